@@ -137,7 +137,7 @@ def matchings() -> Iterator[Case]:
         graph = nx.random_regular_graph(8, nodes, seed=1)
         perfect = sets.Matching(graph, perfect=True)
         size = perfect.dimension
-        degrees = LinearConstraint(perfect.incidence(), 1, 1)
+        degrees = LinearConstraint(perfect.incidence, 1, 1)
 
         def by_networkx(weights: Vector, graph: Any = graph) -> Any:
             for edge, weight in zip(graph.edges, weights.tolist()):
@@ -176,7 +176,7 @@ def flows() -> Iterator[Case]:
     tails, heads = flow.tails.astype(np.int32), flow.heads.astype(np.int32)
     capacity, at_nodes = np.full(arcs, 10), np.arange(nodes, dtype=np.int32)
     amounts = flow.supply.astype(np.int64)
-    incidence = sp.csc_array(flow._incidence)
+    incidence = sp.csc_array(flow.incidence)
 
     def by_ortools(weights: Vector) -> Any:
         solver = min_cost_flow.SimpleMinCostFlow()

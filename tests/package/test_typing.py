@@ -19,13 +19,12 @@ from wdro_model.evaluation import guarantee
 from wdro_model.objectives.integration import STRATEGIES
 from wdro_model.sets import (
     arborescence,
-    assignments,
+    elementary,
     flow,
     knapsack,
     matching,
     shortest_path,
     spanning_tree,
-    spectral,
     tour,
 )
 from wdro_model.solve import METHODS, Options, options
@@ -36,14 +35,14 @@ from wdro_model.uncertainty.parameter import KNOWN, ParameterAttributes
 ROOT = Path(__file__).parents[2]
 BACKENDS = {
     sets.Arborescence: arborescence.ArborescenceBackend,
-    sets.Assignment: assignments.AssignmentBackend,
+    sets.Assignment: matching.AssignmentBackend,
     sets.Flow: flow.FlowBackend,
     sets.Knapsack: knapsack.KnapsackBackend,
     sets.Matching: matching.MatchingBackend,
-    sets.NuclearBall: spectral.SpectralBackend,
+    sets.NuclearBall: elementary.SpectralBackend,
     sets.ShortestPath: shortest_path.PathBackend,
     sets.SpanningTree: spanning_tree.TreeBackend,
-    sets.Spectraplex: spectral.SpectralBackend,
+    sets.Spectraplex: elementary.SpectralBackend,
     sets.Tour: tour.TourBackend,
     traffic.TrafficFlows: traffic_flows.TrafficBackend,
 }

@@ -79,7 +79,7 @@ def test_rows_and_columns_have_names():
     assert oracle.selected(vertex) == [("Ann", "shop"), ("Bob", "cook")]
     assert oracle.pairs[1] == ("Ann", "cook")
     np.testing.assert_array_equal(oracle.table(vertex), [[0, 0, 1], [0, 1, 0]])
-    assert "2 rows to 3 columns, 1 forbidden" in oracle.describe()
+    assert "2 rows to 3 columns (1 forbidden)" in oracle.describe()
 
 
 def test_a_matrix_variable_may_be_constrained():
@@ -109,7 +109,7 @@ def test_pairs_that_leave_no_assignment_are_infeasible():
         (lambda: Assignment(2, forbidden=[(0, 5)]), r"\(0, 5\) is no pair of Assignment"),
         (lambda: Assignment(2, forbidden=3), "list of names, got 3"),
         (lambda: Assignment(2.5), "a number or a list of names, got 2.5"),
-        (lambda: Assignment(2).minimize([1.0, 2.0]), r"shape \(4,\), got \(2,\)"),
+        (lambda: Assignment(2).minimize([1.0, 2.0]), r"shape \(4,\), got shape \(2,\)"),
         (lambda: Assignment(2).minimize([1.0, 2.0, np.nan, 0]), "finite, got nan at index 2"),
     ],
 )

@@ -79,8 +79,8 @@ def test_a_set_without_cvxpy_form_says_so():
 @pytest.mark.parametrize(
     ("direction", "message"),
     [
-        ([1.0, 2.0], r"shape \(3,\), got \(2,\)"),
-        (np.ones((3, 1)), r"got \(3, 1\)"),
+        ([1.0, 2.0], r"shape \(3,\), got shape \(2,\)"),
+        (np.ones((3, 1)), r"got shape \(3, 1\)"),
         ([1.0, np.nan, 0.0], "got nan at index 1"),
         ([1.0, 0.0, -np.inf], "got -inf at index 2"),
     ],

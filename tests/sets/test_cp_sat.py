@@ -132,7 +132,7 @@ def test_what_makes_no_sense_is_refused():
         "a variable of another model": lambda: CpSat(model, stranger[:2]),
         "give them smaller domains": lambda: CpSat(other, [wide]),
         "time_limit must be a positive": lambda: CpSat(model, variables, time_limit=0),
-        "workers must be a whole number": lambda: CpSat(model, variables, workers=0),
+        "workers must be an integer": lambda: CpSat(model, variables, workers=0),
     }
     for message, make in wrong.items():
         with pytest.raises(ValueError, match=message):

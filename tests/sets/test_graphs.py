@@ -166,7 +166,7 @@ def test_a_run_can_be_repeated_after_a_reset(backend):
 
 def test_bounds_of_the_wrong_shape_are_refused():
     tree = sets.SpanningTree(nx.cycle_graph(3))
-    with pytest.raises(ValueError, match=r"upper must have shape \(3,\), got \(2,\)"):
+    with pytest.raises(ValueError, match=r"upper must have shape \(3,\), got shape \(2,\)"):
         tree.minimize(np.ones(3), upper=np.ones(2))
     with pytest.raises(InfeasibleError, match=r"no choice lies between the bounds 1 and 0 of"):
         tree.minimize(np.ones(3), lower=[1, 0, 0], upper=[0, 1, 1])

@@ -89,7 +89,7 @@ def test_a_frontier_that_grows_too_large_is_left_to_branch_and_bound(monkeypatch
     weights, costs = rng.uniform(1, 2, 12), -rng.uniform(1, 2, 12)
     oracle = Knapsack(weights, 9.0)
     vertex = oracle.minimize(costs)
-    monkeypatch.setattr(knapsack, "MOST_LOADS", 2)
+    monkeypatch.setattr(knapsack, "TOLERANCES", knapsack.Tolerances(frontier=2))
     np.testing.assert_array_equal(oracle.minimize(costs), vertex)
 
 
@@ -107,7 +107,7 @@ def test_check_passes(backend):
 def test_items_have_names():
     oracle = Knapsack([2, 3, 4], 6, items=["tent", "stove", "rope"], mandatory=["stove"])
     assert oracle.selected(oracle.minimize([-1.0, 5.0, -9.0])) == ["tent", "stove"]
-    assert "3 items of weight at most 6, 0 forbidden and 1 mandatory" in oracle.describe()
+    assert "3 items of weight at most 6 (1 mandatory)" in oracle.describe()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -119,12 +119,15 @@ def test_mandatory_items_that_do_not_fit_are_infeasible(backend):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Knapsack([1, -2], 3), "finite and >= 0, got -2.0 at index 1"),
+        (lambda: Knapsack([1, -2], 3), "must be >= 0, got -2.0 at index 1"),
         (lambda: Knapsack([1, np.inf], 3), "got inf at index 1"),
-        (lambda: Knapsack([[1, 2]], 3), r"list of numbers, got shape \(1, 2\)"),
-        (lambda: Knapsack(["a"], 3), "list of numbers, got"),
-        (lambda: Knapsack([1, 2], -1), "capacity of a Knapsack must be a finite number >= 0"),
-        (lambda: Knapsack([1, 2], "much"), "must be a number, got 'much'"),
+        (lambda: Knapsack([[1, 2]], 3), r"list of numbers, got \[\[1, 2\]\]"),
+        (lambda: Knapsack(["a"], 3), "array of numbers, got \\['a'\\]"),
+        (
+            lambda: Knapsack([1, 2], -1),
+            "capacity of a Knapsack must be a nonnegative finite number",
+        ),
+        (lambda: Knapsack([1, 2], "much"), "must be a nonnegative finite number, got 'much'"),
         (lambda: Knapsack([1, 2], 3, items=["a"]), "got 2 weights and 1 items"),
         (lambda: Knapsack([0.1, 0.2], 1, backend="ortools"), "whole weights.*frontier"),
         (lambda: Knapsack([1], 1, backend="front"), "Did you mean 'frontier'"),

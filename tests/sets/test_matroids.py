@@ -126,7 +126,7 @@ def test_groups_may_have_names():
         (lambda: Partition([[1], 2], 1), "group 1 must be a list of items, got 2"),
         (lambda: Partition([[1], [1]], 1), "got 1 twice"),
         (lambda: Partition([[1], [2]], [1]), "one for each of 2 groups"),
-        (lambda: Partition([[1], [2]], [1, -1]), "capacity of group 1 must be a whole number"),
+        (lambda: Partition([[1], [2]], [1, -1]), "capacity of group 1 must be an integer"),
         (lambda: Partition({"a": [1]}, {"b": 1}), "keys of the groups"),
         (lambda: Partition([[1], [2]], 2, bases=True), "group 0 has 1 items and 2 are asked for"),
     ],

@@ -82,9 +82,9 @@ def test_negative_directions_are_refused_where_declared():
 def test_declarations_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match="function direction -> vertex first, got list"):
         Oracle([1, 2], 2)
-    with pytest.raises(ValueError, match="positive integer, got 0"):
+    with pytest.raises(ValueError, match=r"positive integer .*, got 0"):
         Oracle(simplex, 0)
-    with pytest.raises(ValueError, match=r"positive integer, got 2\.0"):
+    with pytest.raises(ValueError, match=r"positive integer .*, got 2\.0"):
         Oracle(simplex, 2.0)
     with pytest.raises(ValueError, match="function x -> list of CVXPY constraints, got list"):
         Oracle(simplex, 2, constraints=[])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.references.enumeration import all_paths, all_trees
 from wdro_model.sets import ConvexSet, Oracle, ProductSet, ShortestPath, SpanningTree
-from wdro_model.sets.graphs import exchanges
+from wdro_model.sets.spanning_tree import exchanges
 
 MULTIGRAPH = nx.MultiGraph([(0, 1), (0, 1), (1, 2), (2, 0), (2, 3), (3, 0), (2, 2)])
 GRAPHS = (nx.complete_graph(4), nx.cycle_graph(5), nx.wheel_graph(5), MULTIGRAPH, nx.path_graph(3))
@@ -215,7 +215,7 @@ def test_a_path_with_a_detour_is_no_candidate():
 
 
 def test_what_is_rounded_must_have_the_dimension_of_the_set():
-    with pytest.raises(ValueError, match=r"x must have shape \(6,\), got \(5,\)"):
+    with pytest.raises(ValueError, match=r"x must have shape \(6,\), got shape \(5,\)"):
         SpanningTree(nx.complete_graph(4)).round(np.full(5, 0.5))
     with pytest.raises(ValueError, match="x must be finite, got nan at index 0"):
         SpanningTree(nx.complete_graph(4)).round(np.full(6, np.nan))

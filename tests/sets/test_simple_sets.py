@@ -131,11 +131,14 @@ def test_boxes_take_matrices():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Simplex(0), "dimension of a Simplex must be a whole number of at least 1, got 0"),
+        (lambda: Simplex(0), "dimension of a Simplex must be an integer of at least 1, got 0"),
         (lambda: Simplex(3, -1), "total of a Simplex must be a positive finite number, got -1"),
-        (lambda: Simplex(3).minimize(np.ones(2)), r"shape \(3,\), got \(2,\)"),
+        (lambda: Simplex(3).minimize(np.ones(2)), r"shape \(3,\), got shape \(2,\)"),
         (lambda: Simplex(3).minimize(np.ones(3), np.ones(2)), r"lower must have shape \(3,\)"),
-        (lambda: Simplex(3).minimize(np.ones(3), upper=[1, np.nan, 1]), "upper is not a number"),
+        (
+            lambda: Simplex(3).minimize(np.ones(3), upper=[1, np.nan, 1]),
+            "upper must be numbers, got nan",
+        ),
         (lambda: Simplex(3).minimize(np.ones(3), np.ones(3)), "sums are 3 and 3"),
         (lambda: Box(0, 1), r"must be an array, to tell its dimension, got 0 and 1"),
         (lambda: Box([0, 0], [1, np.inf]), r"upper bound of a Box must be finite, got inf"),

@@ -270,7 +270,7 @@ def test_relaxing_integers_under_constraints_is_their_hull():
 def test_an_interrupt_keeps_the_incumbent(early, monkeypatch):
     problem, x, every, risks = quadratic_trees(nodes=7, edges=15, seed=1)
     trees = problem.constraints[0].set
-    ask, calls = trees.minimize_within, []
+    ask, calls = trees.held_answer, []
     problem.solve(solver=BranchAndBound(gap=0))
     call = 20 if early else problem.solution.oracle_calls - 20
 
@@ -280,7 +280,7 @@ def test_an_interrupt_keeps_the_incumbent(early, monkeypatch):
             raise KeyboardInterrupt
         return ask(*args)
 
-    monkeypatch.setattr(trees, "minimize_within", interrupted)
+    monkeypatch.setattr(trees, "held_answer", interrupted)
     problem.solve(solver=BranchAndBound(gap=0))
     solution = problem.solution
     assert solution.status == "user_limit"

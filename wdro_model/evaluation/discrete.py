@@ -21,7 +21,7 @@ from wdro_model.objectives.dual import DualMinimum
 from wdro_model.objectives.exact.affine import linear_risk, risk_at_choices
 from wdro_model.sets.cone_program import twin_of
 from wdro_model.sets.feasible_set import FeasibleSet, In
-from wdro_model.sets.vertices import best_of, descend
+from wdro_model.sets.rounding import best_of, descend
 from wdro_model.solve import STAGES, plan
 from wdro_model.solve.certify import Solution, evaluations
 from wdro_model.solve.integer import chooses

@@ -25,7 +25,7 @@ from wdro_model.sets.convex import ConvexSet, boolean_entries, integer_entries
 from wdro_model.sets.feasible_set import FeasibleSet, In, forgets_its_constraints
 from wdro_model.sets.product import ProductSet
 from wdro_model.sets.quadratic_program import Nearby
-from wdro_model.sets.vertices import is_binary
+from wdro_model.sets.rounding import is_binary
 from wdro_model.uncertainty.parameter import UncertainParameter
 
 if TYPE_CHECKING:

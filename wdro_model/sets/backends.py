@@ -1,4 +1,4 @@
-"""Named implementations of an oracle, and real costs for backends that take integers.
+"""Named implementations of an oracle, and whole costs for solvers that take integers.
 
 A backend is a *factory*: called once with the set, it returns the oracle
 `direction (n,) -> vertex (n,)` that the set then calls at each step. Another package offers one by
@@ -16,9 +16,11 @@ as c - u k moves the costs of any two points between the bounds apart by no more
 
 from __future__ import annotations
 
+import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from importlib import metadata
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import cvxpy as cp
 import numpy as np
@@ -30,10 +32,22 @@ from wdro_model.registry import loaded
 
 Vector = NDArray[np.float64]
 LinearOracle = Callable[[Vector], Vector]
-Factory = Callable[[Any], LinearOracle]
 
 ENTRY_POINT_GROUP = "wdro_model.backends"
 
+
+class BoundedOracle(ABC):
+    """An oracle that keeps to bounds by itself and knows how exact its answers are."""
+
+    @abstractmethod
+    def answer(self, direction: Vector, lower: Vector, upper: Vector) -> tuple[Vector, float]:
+        """A point between the bounds, and by how much at most it costs more than the best one."""
+
+    def reset(self) -> None:  # noqa: B027
+        """Forget what earlier calls left behind, such as rows or a basis."""
+
+
+Factory = Callable[[Any], LinearOracle | BoundedOracle]
 _registered: dict[type, dict[str, Factory]] = {}
 
 
@@ -47,7 +61,6 @@ def register_backend(
 
     Examples
     --------
-    >>> import networkx as nx, numpy as np, wdro_model as wdro
     >>> def by_hand(tree):                          # called once, with the set
     ...     def minimize(direction):
     ...         graph, vertex = nx.Graph(), np.zeros(tree.dimension)
@@ -138,11 +151,82 @@ def reference_solver(problem: Any) -> Any:
     return bounds_as_rows(problem, cp.HIGHS if problem.is_mixed_integer() else cp.CLARABEL)
 
 
+class Backends:
+    """The part of a set that chooses among named backends.
+
+    A set with backends names one as `default_backend` and ends its constructor with
+    `self.use_backend(backend)`; one without writes `_own_oracle`, or its minimiser itself.
+    """
+
+    default_backend: ClassVar[str | None] = None
+    backend: str | None = None
+    _oracle: Any
+
+    @classmethod
+    def backends(cls) -> tuple[str, ...]:
+        """The names that `backend=` accepts.
+
+        Examples
+        --------
+        >>> wdro.sets.SpanningTree.backends()
+        ('kruskal', 'numba', 'scipy', 'networkx', 'ortools', 'cvxpy'...)
+        """
+        return backend_names(cls)
+
+    def with_backend(self, name: str) -> Self:
+        """The same set, minimised by another backend.
+
+        Examples
+        --------
+        >>> tree = wdro.sets.SpanningTree(nx.complete_graph(4))
+        >>> tree.backend, tree.with_backend("scipy").backend
+        ('kruskal', 'scipy')
+        """
+        twin = copy.copy(self)
+        twin.use_backend(name)
+        return twin
+
+    def use_backend(self, backend: str | None = None) -> None:
+        """Build the oracle of a backend, of the class's default for None."""
+        name = self.default_backend if backend is None else backend
+        if name is None:
+            self._oracle = self._own_oracle()
+        else:
+            oracle = find_backend(type(self), name)(self)
+            if not callable(oracle) and not isinstance(oracle, BoundedOracle):
+                raise ValueError(
+                    f"the backend {name!r} of {type(self).__name__} is a factory: called with the "
+                    f"set it must return a function direction -> vertex, it returned {oracle!r}."
+                )
+            self._oracle = oracle
+        self.backend = name
+
+    def _own_oracle(self) -> LinearOracle | BoundedOracle:
+        """The oracle of a set that has no named backends."""
+        raise NotImplementedError(
+            f"{type(self).__name__} defines neither minimize(direction) nor a default_backend."
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Solver objects and closures stay in their process: the oracle is rebuilt on arrival.
+        return {key: None if key == "_oracle" else value for key, value in self.__dict__.items()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if "_oracle" in state:
+            self.use_backend(self.backend)
+
+    def __copy__(self) -> Self:
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        return twin
+
+
 Integers = NDArray[np.int64]
 LARGEST = 2**62
-"""Integers beyond this are not written: their differences would leave 64 bits."""
-_SMALLEST = -1074
-"""The exponent of the smallest positive number."""
+"""Largest whole cost: beyond it, differences of costs would leave 64 bits."""
+SMALLEST_EXPONENT = -1074
+"""Exponent of the smallest positive number."""
 
 
 def scaled_to_integers(costs: ArrayLike, limit: int) -> tuple[Integers, float]:
@@ -153,15 +237,11 @@ def scaled_to_integers(costs: ArrayLike, limit: int) -> tuple[Integers, float]:
     small integers. It is a power of two times an integer, so that scaling itself rounds nothing.
     """
     given = np.asarray(costs, dtype=np.float64)
-    if not 2 <= limit <= LARGEST:
-        raise ValueError(f"the limit of scaled costs must lie between 2 and 2**62, got {limit!r}.")
-    if not np.isfinite(given).all():
-        at = int(np.flatnonzero(~np.isfinite(given))[0])
-        raise ValueError(f"costs must be finite to be scaled, got {given.flat[at]} at index {at}.")
     largest = float(np.abs(given).max(initial=0.0))
     if largest == 0.0:
         return np.zeros(given.shape, dtype=np.int64), 1.0
-    exponent = max(int(np.frexp(largest)[1]) - (int(limit).bit_length() - 1), _SMALLEST)
+    exponent = int(np.frexp(largest)[1]) - (int(limit).bit_length() - 1)
+    exponent = max(exponent, SMALLEST_EXPONENT)
     integers = np.rint(np.ldexp(given, -exponent)).astype(np.int64)
     divisor = int(np.gcd.reduce(integers, axis=None))
     if divisor > 1:
@@ -178,3 +258,17 @@ def rounding_slack(
     """
     error = np.abs(np.asarray(costs, dtype=np.float64) - unit * integers.astype(np.float64))
     return float(np.sum(error * width))
+
+
+def largest_flow_cost(nodes: int, instead: str) -> int:
+    """The largest cost that OR-Tools' flows take: it is multiplied by the nodes in 64 bits.
+
+    Refused where costs would keep fewer than 20 bits; instead: the backend to use then.
+    """
+    limit = min(2**44, 2**60 // (nodes + 1) ** 2)
+    if limit < 2**20:
+        raise ValueError(
+            f"backend 'ortools' rounds costs to integers and would keep fewer than 20 bits on "
+            f"{nodes} nodes; use backend={instead!r}."
+        )
+    return limit

@@ -18,7 +18,6 @@ class OracleError(ValueError, AssertionError):
 
     Examples
     --------
-    >>> import numpy as np, wdro_model as wdro
     >>> upside_down = wdro.sets.Oracle(lambda direction: np.eye(3)[np.argmax(direction)], 3)
     >>> try:
     ...     wdro.sets.check(upside_down)
@@ -34,14 +33,13 @@ class OracleError(ValueError, AssertionError):
 
 @dataclass(frozen=True)
 class OracleReport:
-    """What `check` found.
+    """The report of `check`.
 
     name: the set; directions: how many were tried; compared: how many of them were also solved
     through the set's CVXPY form; failures: one sentence each.
 
     Examples
     --------
-    >>> import wdro_model as wdro
     >>> report = wdro.sets.check(wdro.sets.Simplex(3))
     >>> report.passed, report.directions, report.failures
     (True, 50, ())
@@ -88,7 +86,6 @@ def check(set: FeasibleSet, directions: int = 50, seed: int = 0, compared: int =
 
     Examples
     --------
-    >>> import networkx as nx, wdro_model as wdro
     >>> print(wdro.sets.check(wdro.sets.SpanningTree(nx.complete_graph(4), backend="networkx")))
     SpanningTree(4 nodes, 6 edges): passed (50 directions, 5 against its CVXPY form)
     """
@@ -98,7 +95,6 @@ def check(set: FeasibleSet, directions: int = 50, seed: int = 0, compared: int =
             "Oracle(function, dimension)."
         )
     refuse_incomplete(set)
-    set = set.unguarded()
     tried = _directions(set, directions, np.random.default_rng(seed))
     failures: list[str] = []
     returned: list[Answered] = []

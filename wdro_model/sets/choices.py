@@ -1,114 +1,52 @@
-"""0/1 choices among named things, some of them forbidden or mandatory."""
+"""0/1 choices among named things, items or edges, some of them forbidden or mandatory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import takewhile
+from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
 
+from wdro_model.compat import networkx as nx
 from wdro_model.errors import InfeasibleError
-from wdro_model.sets.arguments import as_names
-from wdro_model.sets.backends import Vector
-from wdro_model.sets.feasible_set import FeasibleSet, as_direction, as_flat
-from wdro_model.sets.held import HeldOracle, as_held, minimize_by_prices
-from wdro_model.sets.vertices import Value, descend, limit_of
+from wdro_model.sets.arguments import as_direction, as_flat, as_names
+from wdro_model.sets.backends import BoundedOracle, Vector
+from wdro_model.sets.feasible_set import (
+    BoundedSet,
+    FeasibleSet,
+    NonnegativeDirectionsError,
+    check_held,
+    with_prices,
+)
+from wdro_model.sets.rounding import nearest_directions
 
-Array = np.ndarray
+Mask = NDArray[np.bool_]
+LARGEST_DETOURS = 50
+"""Neighbours of a vertex that are looked for by calls of the oracle, one call each."""
 
 
-class ChoiceSet(FeasibleSet):
-    """Subsets of named things, as 0/1 vectors; coordinate i of x is `names[i]`.
-
-    A subclass sets `names` and `dimension`, writes its hull in CVXPY as `_hull(x)` if it can, and
-    ends its constructor with `self.hold(forbidden, mandatory)` after `self.use_backend(backend)`.
-    Its oracles see no held coordinates; `held_minimum` does, where prices are not good enough.
+class NamedCoordinates:
+    """The part of a set that finds coordinates by their names.
 
     Attributes
     ----------
     names: what each coordinate stands for.
-    thing: what one of them is called, in messages.
+    thing: the word for one of them, in messages.
     """
 
     names: tuple[Any, ...]
     thing = "choice"
-    is_polytope = True
-    rounds = True
-    is_held = False
-    """Are some coordinates forbidden or mandatory?"""
-    _held: tuple[Array, Array]
-    _asked = (0, 0)
 
-    def minimize(
-        self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
-    ) -> Vector:
-        if lower is not None or upper is not None:
-            return self.minimize_within(direction, lower, upper)
-        given = as_direction(direction, self.dimension)
-        return self.held_minimum(given, *self._held) if self.is_held else self.free_minimum(given)
+    @cached_property
+    def coordinates(self) -> dict[Any, int]:
+        """The coordinate of each name."""
+        return {name: i for i, name in enumerate(self.names)}
 
-    def free_minimum(self, direction: Vector) -> Vector:
-        """The answer of the backend, which sees no held coordinates."""
-        return self._oracle(direction)
-
-    def minimize_within(
-        self, direction: ArrayLike, lower: ArrayLike | None, upper: ArrayLike | None
-    ) -> Vector:
-        forbidden, mandatory = as_held(lower, upper, self.dimension)
-        own_lower, own_upper = self.own_bounds()
-        forbidden |= own_upper < 1.0
-        mandatory |= own_lower > 0.0
-        both = forbidden & mandatory
-        if both.any():
-            raise InfeasibleError(
-                f"the {self.thing} {self.names[int(np.argmax(both))]!r} of {self!r} is both "
-                "forbidden and mandatory."
-            )
-        return self.held_minimum(as_direction(direction, self.dimension), forbidden, mandatory)
-
-    def held_minimum(self, direction: Vector, forbidden: Array, mandatory: Array) -> Vector:
-        """The best choice with some coordinates (n,) forbidden and mandatory; by prices."""
-        return minimize_by_prices(self, direction, forbidden, mandatory)
-
-    def held_in_words(self) -> str:
-        """ " (2 forbidden, 1 mandatory)", for a description; nothing if nothing is."""
-        words = ("forbidden", "mandatory")
-        said = [f"{count} {word}" for count, word in zip(self._asked, words) if count]
-        return f" ({', '.join(said)})" if said else ""
-
-    def own_bounds(self) -> tuple[Vector, Vector]:
-        """The bounds that say what is forbidden and mandatory."""
-        assert self.bounds is not None
-        return self.bounds
-
-    def hold(self, forbidden: Iterable[Any] | None, mandatory: Iterable[Any] | None) -> None:
-        """Forbid some of the things and ask for others, by their names."""
-        if self.bounds is None:
-            self.bounds = (np.zeros(self.dimension), np.ones(self.dimension))
-        without, with_ = (self.positions(given) for given in (forbidden, mandatory))
-        if not without.size and not with_.size:
-            return
-        self._asked = (np.unique(without).size, np.unique(with_).size)
-        both = np.intersect1d(without, with_)
-        if both.size:
-            raise ValueError(
-                f"the {self.thing} {self.names[both[0]]!r} is both forbidden and mandatory."
-            )
-        lower, upper = (side.copy() for side in self.bounds)
-        useless = with_[upper[with_] == 0.0]
-        if useless.size:
-            raise InfeasibleError(
-                f"the {self.thing} {self.names[useless[0]]!r} is mandatory, and no point of "
-                f"{self!r} has it."
-            )
-        upper[without], lower[with_] = 0.0, 1.0
-        self.bounds, self.is_held = (lower, upper), True
-        self._held = as_held(lower, upper, self.dimension)
-        self.minimize(np.zeros(self.dimension))  # an InfeasibleError where nothing is left
-
-    def positions(self, things: Iterable[Any] | None) -> np.ndarray:
+    def positions(self, things: Iterable[Any] | None) -> NDArray[np.int64]:
         """The coordinates of some things, given by their names."""
         if things is None:
             return np.zeros(0, dtype=np.int64)
@@ -122,28 +60,103 @@ class ChoiceSet(FeasibleSet):
         """The coordinate of one thing."""
         known = self.coordinates
         if thing not in known:
-            shown = ", ".join(map(repr, self.names[:5]))
-            more = ", ..." if len(self.names) > 5 else ""
-            raise ValueError(f"{thing!r} is no {self.thing} of {self!r}: they are {shown}{more}.")
+            shown = self.listed(np.ones(len(self.names)))
+            raise ValueError(f"{thing!r} is no {self.thing} of {self!r}: they are {shown}.")
         return known[thing]
+
+    def listed(self, chosen: ArrayLike) -> str:
+        """The names of a mask (n,) of coordinates as a message lists them."""
+        where = np.flatnonzero(chosen)
+        more = f" and {where.size - 5} more" if where.size > 5 else ""
+        return ", ".join(repr(self.names[i]) for i in where[:5]) + more
+
+    def coordinate_label(self, index: int) -> str:
+        """The words for a coordinate in a message."""
+        return f"the {self.thing} {self.names[index]!r}"
+
+
+class ChoiceSet(NamedCoordinates, BoundedSet):
+    """Subsets of named things, as 0/1 vectors; coordinate i of x is `names[i]`.
+
+    A subclass sets `names` and `dimension`, writes its hull in CVXPY as `_hull(x)` if it can, and
+    ends its constructor with `self.hold(forbidden, mandatory)` after `self.use_backend(backend)`.
+    Oracles that keep to bounds are given those of held coordinates, others are given prices.
+    """
+
+    is_polytope = True
+    rounds = True
+    is_held = False
+    """Are some coordinates forbidden or mandatory?"""
+    _held_in_words = ""
+
+    def answer(
+        self, direction: Vector, lower: ArrayLike | None, upper: ArrayLike | None
+    ) -> tuple[Vector, float]:
+        if lower is None and upper is None and not self.is_held:
+            return self.free_answer(direction)
+        return self.held_answer(direction, *self.interval(lower, upper, whole=True))
+
+    def free_answer(self, direction: Vector) -> tuple[Vector, float]:
+        """The answer of the backend with nothing held, and its slack."""
+        oracle = self._oracle
+        if isinstance(oracle, BoundedOracle):
+            return oracle.answer(direction, *self.interval(None, None))
+        return oracle(direction), 0.0
+
+    def held_answer(self, direction: Vector, lower: Vector, upper: Vector) -> tuple[Vector, float]:
+        """The best choice with some coordinates at 0 in `upper` or 1 in `lower`, and its slack."""
+        if isinstance(self._oracle, BoundedOracle):
+            return self._oracle.answer(direction, lower, upper)
+        vertex, slack = self.free_answer(with_prices(self, direction, lower, upper))
+        with suppress(InfeasibleError):
+            check_held(self, vertex, lower, upper)
+            return vertex, slack
+        raise self.refusal(lower, upper)
+
+    def hold(self, forbidden: Iterable[Any] | None, mandatory: Iterable[Any] | None) -> None:
+        """Forbid some of the things and ask for others, by their names."""
+        if self.bounds is None:
+            self.bounds = (np.zeros(self.dimension), np.ones(self.dimension))
+        without, with_ = (np.unique(self.positions(given)) for given in (forbidden, mandatory))
+        if not without.size and not with_.size:
+            return
+        both = np.intersect1d(without, with_)
+        if both.size:
+            raise ValueError(f"{self.coordinate_label(both[0])} is both forbidden and mandatory.")
+        lower, upper = (side.copy() for side in self.bounds)
+        useless = with_[upper[with_] == 0.0]
+        if useless.size:
+            raise InfeasibleError(
+                f"{self.coordinate_label(useless[0])} is mandatory, and no point of {self!r} has "
+                "it."
+            )
+        upper[without], lower[with_] = 0.0, 1.0
+        self.bounds, self.is_held = (lower, upper), True
+        counts = ((without.size, "forbidden"), (with_.size, "mandatory"))
+        words = ", ".join(f"{count} {word}" for count, word in counts if count)
+        self._held_in_words = f" ({words})"
+        self.minimize(np.zeros(self.dimension))  # an InfeasibleError where nothing is left
 
     def constraints(self, x: Any) -> list[Any]:
         """CVXPY constraints for the hull, with what is held."""
         written = self._hull(x)
         if self.is_held:
-            lower, upper = self.own_bounds()
+            lower, upper = self.interval(None, None)
             flat = as_flat(x, self.dimension)
             for where, value in ((np.flatnonzero(upper == 0), 0), (np.flatnonzero(lower == 1), 1)):
                 if where.size:
                     written.append(flat[where] == value)
         return written
 
+    def _hull(self, x: Any) -> list[Any]:
+        """CVXPY constraints for the hull of all choices, nothing held."""
+        return super().constraints(x)
+
     def selected(self, x: ArrayLike, threshold: float = 0.5) -> list[Any]:
         """The things whose coordinate exceeds the threshold.
 
         Examples
         --------
-        >>> import wdro_model as wdro
         >>> teams = wdro.sets.Subsets(["Ann", "Bob", "Cid"], k=2)
         >>> teams.selected([0.9, 0.2, 0.9])
         ['Ann', 'Cid']
@@ -151,17 +164,22 @@ class ChoiceSet(FeasibleSet):
         values = as_direction(x, self.dimension, kind="x")
         return [self.names[i] for i in np.flatnonzero(values > threshold)]
 
-    def _hull(self, x: Any) -> list[Any]:
-        """CVXPY constraints for the hull of all choices, nothing held."""
-        return super().constraints(x)
+    def is_vertex(self, x: ArrayLike) -> bool:
+        if not super().is_vertex(x):
+            return False
+        lower, upper = self.interval(None, None)
+        whole = np.rint(np.asarray(x, dtype=np.float64))
+        return bool(np.all(lower <= whole) and np.all(whole <= upper))
 
-
-# ------------------------------
-# A set of choices with some coordinates held for good: a node of a branch and bound
+    def indicator(self, chosen: Any) -> Vector:
+        """The 0/1 vector of some coordinates."""
+        vertex = np.zeros(self.dimension)
+        vertex[chosen] = 1.0
+        return vertex
 
 
 class Within(FeasibleSet):
-    """The points of a set within some bounds, by its `minimize(direction, lower, upper)`.
+    """The points of a set within some bounds: a node of a branch and bound.
 
     Where a set takes nonnegative directions only and cannot be made to choose a coordinate, what is
     mandatory is left open: the set is then larger, and its minima are bounds all the same.
@@ -178,17 +196,12 @@ class Within(FeasibleSet):
         """Is some coordinate not held that should be?"""
         self._lower: Vector | None = lower
         if whole.nonnegative_directions and bool(np.any(lower > 0)):
-            self._try(whole)
+            try:
+                whole.minimize_within(np.zeros(whole.dimension), lower, upper)
+            except NonnegativeDirectionsError:
+                self._lower, self.is_larger = None, True
+                self.bounds = (np.zeros(whole.dimension), upper)
         self._is_free = self._lower is None and bool(np.all(upper >= 1))
-
-    def _try(self, whole: FeasibleSet) -> None:
-        try:
-            whole.minimize_within(np.zeros(whole.dimension), self.lower, self.upper)
-        except ValueError as error:
-            if "nonnegative directions only" not in str(error):
-                raise
-            self._lower, self.is_larger = None, True
-            self.bounds = (np.zeros(whole.dimension), self.upper)
 
     def minimize(
         self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
@@ -199,7 +212,7 @@ class Within(FeasibleSet):
     def minimize_with_slack(
         self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
     ) -> tuple[Vector, float]:
-        """The same with the slack of the whole set."""
+        """The answer of the whole set within the bounds, with its slack."""
         self.whole.calls += 1
         if self._is_free:
             return self.whole.minimize_with_slack(direction)
@@ -210,7 +223,7 @@ class Within(FeasibleSet):
 
 
 # ------------------------------
-# Subsets of named items, and the search among their neighbours
+# Subsets of named items
 
 
 class ItemSet(ChoiceSet):
@@ -223,81 +236,183 @@ class ItemSet(ChoiceSet):
 
     items: tuple[Any, ...]
     thing = "item"
+    neighbours_are_sorted = True
 
     def __init__(self, items: Any) -> None:
         self.items = self.names = as_names(items, self.thing)
         self.dimension = len(self.names)
 
-    def is_member(self, chosen: np.ndarray) -> bool:
+    def is_member(self, chosen: Mask) -> bool:
         """Is the subset one of the set's? chosen: (n,) booleans, nothing held."""
         raise NotImplementedError
 
-    def held_minimum(
-        self, direction: Vector, forbidden: np.ndarray, mandatory: np.ndarray
-    ) -> Vector:
-        if isinstance(self._oracle, HeldOracle):
-            return self._oracle.answer(direction, forbidden, mandatory)[0]
-        return super().held_minimum(direction, forbidden, mandatory)
-
-    def minimize_with_slack(
-        self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
-    ) -> tuple[Vector, float]:
-        """A choice, within bounds, and by how much at most it costs more than the best one."""
-        if not isinstance(self._oracle, HeldOracle):
-            return self.minimize(direction, lower, upper), 0.0
-        given = as_direction(direction, self.dimension)
-        if not self.is_held and lower is None and upper is None:
-            nothing = np.zeros(self.dimension, dtype=bool)
-            return self._oracle.answer(given, nothing, nothing)
-        own_lower, own_upper = self.own_bounds()
-        low = own_lower if lower is None else np.maximum(lower, own_lower)
-        high = own_upper if upper is None else np.minimum(upper, own_upper)
-        return self._oracle.answer(given, *as_held(low, high, self.dimension))
+    def is_vertex(self, x: ArrayLike) -> bool:
+        return super().is_vertex(x) and self.is_member(np.asarray(x) > 0.5)
 
     def neighbours(self, vertex: Vector, x: Vector) -> Iterator[Vector]:
         """The choices with one item more, less or exchanged, towards x first."""
-        return (other for _, other in self._moves(vertex, x))
-
-    def _moves(self, vertex: Vector, x: Vector) -> Iterator[tuple[float, Vector]]:
-        """The neighbours and how far the way to each goes along x - vertex, the farthest first."""
-        lower, upper = self.own_bounds()
+        lower, upper = self.interval(None, None)
         chosen, along = vertex > 0.5, x - vertex
         entering = np.flatnonzero(~chosen & (upper > 0))
         leaving = np.flatnonzero(chosen & (lower < 1))
         # One more row and column: nothing enters, nothing leaves.
         gains = np.append(along[entering], 0.0)[:, None] - np.append(along[leaving], 0.0)
-        for at in np.argsort(-gains, axis=None, kind="stable"):
-            i, j = np.unravel_index(at, gains.shape)
+        for place in np.argsort(-gains, axis=None, kind="stable"):
+            i, j = np.unravel_index(place, gains.shape)
             other = chosen.copy()
             other[entering[i : i + 1]] = True
             other[leaving[j : j + 1]] = False
             if (i < entering.size or j < leaving.size) and self.is_member(other):
-                yield float(gains[i, j]), other.astype(np.float64)
+                yield other.astype(np.float64)
 
-    def _improved(self, vertex: Vector, value: Value) -> Vector:
-        """A choice that no neighbour improves; only descents are tried where it is convex."""
-        slope = getattr(value, "gradient", None)
-        if slope is None:
-            return descend(vertex, value, lambda v: self.neighbours(v, v), limit_of(value))
 
-        def descents(v: Vector) -> Iterator[Vector]:
-            moves = self._moves(v, v - slope(v))
-            return (other for _, other in takewhile(lambda move: move[0] > 0, moves))
+# ------------------------------
+# Sets whose coordinates are the edges of a NetworkX graph
 
-        return descend(vertex, value, descents, limit_of(value))
 
-    def _is_discrete(self, vertex: Vector) -> bool:
-        return super()._is_discrete(vertex) and self.is_member(vertex > 0.5)
+class OnGraph(NamedCoordinates):
+    """The graph of a set whose coordinates are edges; coordinate e of x is `edges[e]`.
 
-    def _indicator(self, chosen: Any) -> Vector:
-        """The 0/1 vector of positions."""
-        vertex = np.zeros(self.dimension)
-        vertex[chosen] = 1.0
-        return vertex
+    Attributes
+    ----------
+    nodes: the nodes, in the graph's order; node i is `nodes[i]`.
+    edges: the edges (u, v), or (u, v, key) in a multigraph, in the order of `list(graph.edges)`.
+    tails, heads: the two ends of each edge, as positions in `nodes`.
+    is_directed: may an edge only be followed from its tail to its head?
+    places: where each node is drawn, from its attribute "pos" or a name that is a pair of numbers;
+        None if the graph does not say.
+    """
 
-    def _held_words(self) -> str:
-        """What is held, for `describe`."""
-        if not self.is_held:
-            return ""
-        lower, upper = self.own_bounds()
-        return f", {int((upper == 0).sum())} forbidden and {int((lower == 1).sum())} mandatory"
+    nodes: tuple[Any, ...]
+    edges: tuple[Any, ...]
+    tails: NDArray[np.int64]
+    heads: NDArray[np.int64]
+    is_directed: bool
+    places: dict[Any, tuple[float, float]] | None
+    dimension: int
+    thing = "edge"
+
+    def read_graph(self, graph: Any, directed: bool | None = None, way_out: str = "") -> None:
+        """Take over nodes and edges; a ValueError where there is no graph or no edge.
+
+        directed: the kind of graph that is asked for; None for any. way_out: what to do about it.
+        """
+        kind = type(self).__name__
+        if not isinstance(graph, nx.Graph):
+            raise ValueError(
+                f"{kind} takes a networkx graph, got {type(graph).__name__}; build one with "
+                "networkx.Graph(list_of_edges)."
+            )
+        self.nodes, self.edges = tuple(graph.nodes), tuple(graph.edges)
+        if not self.edges:
+            raise ValueError(
+                f"{kind} needs a graph with edges, got {len(self.nodes)} nodes and no edge."
+            )
+        self.is_directed = graph.is_directed()
+        if directed is not None and self.is_directed != directed:
+            words = ("an undirected", "a directed")
+            raise ValueError(
+                f"{kind} takes {words[directed]} graph, got {words[not directed]} one; {way_out}."
+            )
+        self._position = {node: i for i, node in enumerate(self.nodes)}
+        self.tails, self.heads = (
+            np.array([self._position[edge[end]] for edge in self.edges], dtype=np.int64)
+            for end in (0, 1)
+        )
+        self.names, self.dimension = self.edges, len(self.edges)
+        self.places = places_of(graph)
+
+    @cached_property
+    def coordinates(self) -> dict[Any, int]:
+        """The coordinate of every edge; without directions, also from its other end."""
+        known = {edge: i for i, edge in enumerate(self.edges)}
+        if not self.is_directed:
+            for i, (tail, head, *key) in enumerate(self.edges):
+                known.setdefault((head, tail, *key), i)
+        return known
+
+    def node_position(self, node: Any, role: str) -> int:
+        """The position of a node; a ValueError that names its role where it is none."""
+        if node not in self._position:
+            raise ValueError(
+                f"{role} {node!r} is not a node of the graph ({len(self.nodes)} nodes, such as "
+                f"{self.nodes[0]!r})."
+            )
+        return self._position[node]
+
+    def first_node(self, nodes: Iterable[Any]) -> Any:
+        """The first of some nodes in the graph's order."""
+        return min(nodes, key=self._position.__getitem__)
+
+    def ends_matrix(self, ends: NDArray[np.int64]) -> sp.csr_array:
+        """The matrix (nodes, edges) with 1 where an edge has its end, for `tails` or `heads`."""
+        count = ends.size
+        entries = (np.ones(count), (ends, np.arange(count)))
+        return sp.csr_array(entries, shape=(len(self.nodes), count))
+
+    def plot(self, x: ArrayLike, path: Any = None, *, ax: Any = None) -> Any:
+        """Draw the graph with the edges of x as wide as their coordinates.
+
+        path: where to save the picture; ax: Matplotlib's axes to draw on. Returns the figure, which
+        notebooks show, or `ax` where it is given.
+        """
+        from wdro_model.sets.set_pictures import draw_graph
+
+        return draw_graph(self, as_direction(np.ravel(x), self.dimension, kind="x"), path, ax)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self.nodes)} nodes, {len(self.edges)} edges)"
+
+
+class EdgeSet(OnGraph, ChoiceSet):
+    """Subsets of the edges of a graph, as 0/1 vectors in the order of `list(graph.edges)`.
+
+    Attributes
+    ----------
+    proper: a mask (m,) of the edges that some choice has; never a self-loop.
+    """
+
+    has_constraints = True
+    proper: Mask
+
+    def __init__(self, graph: Any, directed: bool | None = None, way_out: str = "") -> None:
+        self.read_graph(graph, directed, way_out)
+        self.proper = self.tails != self.heads
+
+    def neighbours(self, vertex: Vector, x: Vector) -> Iterator[Vector]:
+        """The nearest choices without one of the vertex's edges, those first that x has least of.
+
+        `LARGEST_DETOURS` of them, each by a call of the oracle.
+        """
+        lower, upper = self.interval(None, None)
+        near, _ = nearest_directions(vertex, self.nonnegative_directions)
+        free = np.flatnonzero((vertex > 0.5) & (lower == 0.0))
+        for edge in free[np.argsort(x[free], kind="stable")][:LARGEST_DETOURS].tolist():
+            without = upper.copy()
+            without[edge] = 0.0
+            with suppress(InfeasibleError):
+                yield self.minimize(near, None, without)
+
+    def size_in_words(self, edges: str = "edges") -> str:
+        """The size of the graph, what is held and the backend, for `describe`."""
+        return (
+            f"a graph with {len(self.nodes)} nodes and {len(self.edges)} {edges}"
+            f"{self._held_in_words}, minimised by {self.backend}"
+        )
+
+    def held_counts(self, lower: Vector, upper: Vector) -> str:
+        """The numbers of held edges in words, for a refusal."""
+        forbidden = int(((upper < 1.0) & self.proper).sum())
+        return f"{int(lower.sum())} mandatory and {forbidden} forbidden {self.thing}s as asked"
+
+
+def places_of(graph: Any) -> dict[Any, tuple[float, float]] | None:
+    """The nodes' attributes "pos", or their names where these are pairs of numbers."""
+    places = {}
+    for node, given in graph.nodes(data="pos"):
+        try:
+            across, up = (float(part) for part in (node if given is None else given))
+        except (TypeError, ValueError):
+            return None
+        places[node] = (across, up)
+    return places

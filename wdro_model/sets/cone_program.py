@@ -40,7 +40,7 @@ class AffineMap:
     is_identity: bool
 
     @classmethod
-    def of(cls, matrix: sp.csr_array, offset: Vector) -> AffineMap:
+    def build(cls, matrix: sp.csr_array, offset: Vector) -> AffineMap:
         """The map, with the fast path found where there is one."""
         is_selection = (
             matrix.nnz == matrix.shape[0]
@@ -186,7 +186,7 @@ def _from_data(data: dict[str, Any], direction: Any) -> ConeProgram:
     lower[integer] = np.ceil(lower[integer] - 1e-9) + 0.0
     upper[integer] = np.floor(upper[integer] + 1e-9)
     return ConeProgram(
-        A, b, data["dims"], lower, upper, integer, AffineMap.of(matrix, np.asarray(offset))
+        A, b, data["dims"], lower, upper, integer, AffineMap.build(matrix, np.asarray(offset))
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from wdro_model.errors import InfeasibleError, UnboundedError
-from wdro_model.sets.backends import LinearOracle, Vector
+from wdro_model.sets.arguments import as_direction, as_flat
+from wdro_model.sets.backends import LinearOracle, Vector, reference_solver
 from wdro_model.sets.cone_program import ConeProgram, canonicalise, twin_of
 from wdro_model.sets.deadlines import Unproven
-from wdro_model.sets.feasible_set import FeasibleSet, as_direction, as_flat
+from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.sets.persistent import (
     Empty,
     PersistentSolver,
@@ -23,10 +24,12 @@ from wdro_model.sets.persistent import (
     linear_oracle,
     persistent_solver,
 )
-from wdro_model.sets.vertices import WHOLE, Nearest, Value, descend, limit_of
+from wdro_model.sets.rounding import is_whole
 
-NEIGHBOURS = 50
+LARGEST_NEIGHBOURHOOD = 50
 """Neighbours of an integer point that are looked for, of each kind."""
+UNRESTRICTED = 1e6
+"""Bound on the change of a coordinate that is none, relative to the largest coordinate."""
 
 
 class ConvexSet(FeasibleSet):
@@ -42,7 +45,6 @@ class ConvexSet(FeasibleSet):
 
     Examples
     --------
-    >>> import cvxpy as cp, wdro_model as wdro
     >>> x = cp.Variable(2)
     >>> polytope = wdro.sets.ConvexSet([x >= 0, x[0] + 2 * x[1] <= 4], x)
     >>> polytope.minimize([-1.0, -1.0])
@@ -77,7 +79,7 @@ class ConvexSet(FeasibleSet):
         """The user's constraints; for an x other than the set's variables, a copy of them on x."""
         if x is None or self._owns(x):
             return list(self._constraints)
-        return self._on(x, relaxed=False)
+        return self._constraints_on(x, relaxed=False)
 
     def contains(self, x: ArrayLike, tolerance: float = 1e-6) -> bool:
         """Does x satisfy the constraints up to a move of `tolerance`? Integrality is left aside."""
@@ -102,14 +104,14 @@ class ConvexSet(FeasibleSet):
     def minimize_with_slack(
         self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
     ) -> tuple[Vector, float]:
-        """Where the time of a solve ends, the best integer point so far, and what it may lack."""
+        """A minimiser and its slack, or the best integer point when the time of a solve ends."""
         try:
             return super().minimize_with_slack(direction, lower, upper)
         except Unproven as left:
             return left.point, left.slack
 
     def minimize_relaxed(self, direction: ArrayLike) -> Vector:
-        """The same without integrality: a linear program in place of branch and bound."""
+        """A minimiser without integrality: a linear program in place of branch and bound."""
         if not self._program.is_integer:
             return self.minimize(direction)
         continuous = np.zeros_like(self._program.integer)
@@ -167,59 +169,52 @@ class ConvexSet(FeasibleSet):
         return solver, minimize
 
     def discrete_coordinates(self) -> np.ndarray:
-        """Which entries of x belong to integer or boolean variables, (n,)."""
+        """A mask (n,) of the entries of x that belong to integer or boolean variables."""
         return np.concatenate([integer_entries(variable) for variable in self.variables])
 
     def neighbours(self, vertex: Vector, x: Vector) -> Iterator[Vector]:
         """The nearest points in which an integer entry differs, or one is up and another down.
 
-        Entries in which x is farthest from the vertex come first, and move towards x; `NEIGHBOURS`
-        of a kind are looked for.
+        Entries in which x is farthest from the vertex come first, and move towards x;
+        `LARGEST_NEIGHBOURHOOD` of a kind are looked for.
         """
-        nearest, whole = Nearest(self), np.flatnonzero(self.discrete_coordinates())
+        nearest, whole = NearestPoint(self), np.flatnonzero(self.discrete_coordinates())
         apart = x - vertex
         order = whole[np.argsort(-np.abs(apart[whole]), kind="stable")]
         signs = {k: (1.0, -1.0) if apart[k] == 0 else (float(np.sign(apart[k])),) for k in order}
         ups, downs = ([k for k in order if way in signs[k]] for way in (1.0, -1.0))
         single = ({k: way} for k in order for way in signs[k])
         pairs = ({i: 1.0, j: -1.0} for i in ups for j in downs if i != j)
-        for moves in chain(islice(single, NEIGHBOURS), islice(pairs, NEIGHBOURS)):
-            found = nearest.moved(vertex, moves)
-            if found is not None:
-                yield self._whole(found)
+        for moves in chain(
+            islice(single, LARGEST_NEIGHBOURHOOD), islice(pairs, LARGEST_NEIGHBOURHOOD)
+        ):
+            other = nearest.after_moves(vertex, moves)
+            if other is not None:
+                yield self.without_errors(other)
 
-    def _near(self, x: Vector) -> list[Vector]:
+    def discrete_near(self, x: ArrayLike) -> list[Vector]:
         """The nearest points of the set itself, with integers, in the sum of absolute changes.
 
         Where some coordinates are continuous, these and the others also count alone.
         """
-        whole, nearest = self.discrete_coordinates(), Nearest(self)
+        point = as_direction(x, self.dimension, kind="x")
+        whole, nearest = self.discrete_coordinates(), NearestPoint(self)
         every = np.ones(whole.size, dtype=bool)
-        found = [
-            nearest(x, counted) for counted in ([every] if whole.all() else [every, whole, ~whole])
+        near = [
+            nearest(point, counted)
+            for counted in ([every] if whole.all() else [every, whole, ~whole])
         ]
-        return [self._discrete(point, "the solver's answer") for point in found]
+        return [self.discrete(other, "the solver's answer") for other in near]
 
-    def _improved(self, vertex: Vector, value: Value) -> Vector:
-        """An integer point that no neighbour improves, or the search's limit."""
-        slope = getattr(value, "gradient", None)
-        lower = vertex if slope is None else vertex - slope(vertex)
-        return descend(vertex, value, lambda v: self.neighbours(v, lower), limit_of(value))
-
-    def _is_discrete(self, vertex: Vector) -> bool:
+    def is_vertex(self, x: ArrayLike) -> bool:
         """Are the entries of integer variables integers?"""
-        entries = vertex[self.discrete_coordinates()]
-        return bool(np.all(np.abs(entries - np.rint(entries)) <= WHOLE))
-
-    def _whole(self, vertex: Vector) -> Vector:
-        """Integer entries rounded, the others as they are."""
-        return np.where(self.discrete_coordinates(), np.rint(vertex), vertex)
+        return is_whole(as_direction(x, self.dimension, kind="x")[self.discrete_coordinates()])
 
     def _owns(self, x: Any) -> bool:
         given = tuple(x) if isinstance(x, (list, tuple)) else (x,)
         return [id(v) for v in given] == [id(v) for v in self.variables]
 
-    def _on(self, x: Any, relaxed: bool) -> list[Any]:
+    def _constraints_on(self, x: Any, relaxed: bool) -> list[Any]:
         """The constraints on fresh twins of all variables, tied to x."""
         twins: dict[int, Any] = {}
         own = [*self.variables, *(v for c in self._constraints for v in c.variables())]
@@ -267,6 +262,57 @@ class ConvexSet(FeasibleSet):
         return ", ".join(repr(variable.name()) for variable in self.variables)
 
 
+class NearestPoint:
+    """The program min sum_i |v_i - x_i| over the points v of a set, integers included.
+
+    It is compiled once for many points x.
+    """
+
+    def __init__(self, feasible: FeasibleSet) -> None:
+        n = feasible.dimension
+        self._set = feasible
+        self._point, self._x = cp.Variable(n), cp.Parameter(n)
+        self._weights = cp.Parameter(n, nonneg=True)
+        self._least, self._most = cp.Parameter(n), cp.Parameter(n)
+        change = cp.Variable(n)
+        self._problem = cp.Problem(
+            cp.Minimize(self._weights @ cp.abs(change)),
+            [
+                change == self._point - self._x,
+                change >= self._least,
+                change <= self._most,
+                *feasible.constraints(self._point),
+            ],
+        )
+
+    def __call__(self, x: Vector, counted: np.ndarray) -> Vector:
+        """The nearest point in the coordinates that count."""
+        point = self._solve(x, counted.astype(float), {})
+        if point is None:
+            raise cp.error.SolverError(
+                f"no point of {self._set!r} was found: {self._problem.status}."
+            )
+        return point
+
+    def after_moves(self, x: Vector, moves: Mapping[int, float]) -> Vector | None:
+        """The nearest point to x with some coordinates at least 1 up or down; None without any.
+
+        moves: +1 or -1 for each such coordinate.
+        """
+        return self._solve(x, np.ones(x.size), moves)
+
+    def _solve(self, x: Vector, weights: Vector, moves: Mapping[int, float]) -> Vector | None:
+        most = np.full(x.size, UNRESTRICTED * max(1.0, float(np.abs(x).max())))
+        least = -most
+        for index, way in moves.items():
+            (least if way > 0 else most)[index] = way
+        self._x.value, self._weights.value = x, weights
+        self._least.value, self._most.value = least, most
+        self._problem.solve(solver=reference_solver(self._problem))
+        value = self._point.value
+        return None if value is None else np.array(value)
+
+
 class _Relaxed(FeasibleSet):
     """The set without integrality, for `contains`."""
 
@@ -274,7 +320,7 @@ class _Relaxed(FeasibleSet):
         self.dimension, self._original = original.dimension, original
 
     def constraints(self, x: Any) -> list[Any]:
-        return self._original._on(x, relaxed=True)
+        return self._original._constraints_on(x, relaxed=True)
 
     def __repr__(self) -> str:
         return repr(self._original)
@@ -339,7 +385,7 @@ def _parameters(constraints: list[Any], variables: tuple[Any, ...]) -> list[Any]
 
 
 def _entries(variable: Any, kind: str) -> np.ndarray:
-    """Which entries of the variable are "boolean" or "integer", in its shape."""
+    """A mask of the "boolean" or "integer" entries of the variable, in its shape."""
     mask = np.zeros(variable.shape, dtype=bool)
     if variable.attributes[kind]:
         where = getattr(variable, f"{kind}_idx")
@@ -348,12 +394,12 @@ def _entries(variable: Any, kind: str) -> np.ndarray:
 
 
 def integer_entries(variable: Any) -> np.ndarray:
-    """Which entries of the variable are whole numbers, flattened in row-major order."""
+    """A mask of the variable's whole entries, flattened in row-major order."""
     return (_entries(variable, "boolean") | _entries(variable, "integer")).ravel()
 
 
 def boolean_entries(variable: Any) -> np.ndarray:
-    """Which entries of the variable are 0 or 1, flattened in row-major order."""
+    """A mask of the variable's boolean entries, flattened in row-major order."""
     return _entries(variable, "boolean").ravel()
 
 

@@ -9,17 +9,18 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from wdro_model import checks
 from wdro_model.errors import InfeasibleError
-from wdro_model.sets.arguments import as_count, as_interval, as_positive
+from wdro_model.sets.arguments import as_direction
 from wdro_model.sets.backends import Vector, rounding_slack, scaled_to_integers
-from wdro_model.sets.feasible_set import FeasibleSet, as_direction
-from wdro_model.sets.vertices import is_whole
+from wdro_model.sets.feasible_set import BoundedSet
+from wdro_model.sets.rounding import is_whole
 
-EXACT = 2**50
-"""The largest objective value that is written: bounds are reported as floating-point numbers."""
+LARGEST_OBJECTIVE = 2**50
+"""Largest objective value that is written: bounds are reported as floating-point numbers."""
 
 
-class CpSat(FeasibleSet):
+class CpSat(BoundedSet):
     """The values that some variables of an OR-Tools CP-SAT model take in its solutions.
 
     Costs are scaled to whole numbers. `minimize_with_slack` tells how far an answer may be from the
@@ -44,7 +45,6 @@ class CpSat(FeasibleSet):
 
     Examples
     --------
-    >>> import wdro_model as wdro
     >>> from ortools.sat.python import cp_model
     >>> model = cp_model.CpModel()
     >>> shifts = {name: model.new_bool_var(name) for name in ("early", "late", "night")}
@@ -55,6 +55,8 @@ class CpSat(FeasibleSet):
     ['late', 'night']
     """
 
+    rounds = True
+
     def __init__(
         self, model: Any, variables: Any, time_limit: float | None = None, workers: int = 1
     ) -> None:
@@ -63,8 +65,10 @@ class CpSat(FeasibleSet):
                 f"CpSat takes an OR-Tools cp_model.CpModel first, got {type(model).__name__}."
             )
         given = _as_variables(variables)
-        self.time_limit = None if time_limit is None else as_positive(time_limit, "time_limit")
-        self.workers = as_count(workers, "workers")
+        self.time_limit = time_limit
+        if time_limit is not None:
+            self.time_limit = checks.number("time_limit", time_limit, low=0, open=True)
+        self.workers = checks.whole_number("workers", workers, low=1)
         self._indices = [_index(variable, model) for variable in given.values()]
         self.names = _names(given)
         self.dimension = len(self._indices)
@@ -73,32 +77,13 @@ class CpSat(FeasibleSet):
         lower, upper = (np.array([float(d[side]) for d in domains]) for side in (0, -1))
         self.bounds = (lower, upper)
         largest = float(np.maximum(np.abs(lower), np.abs(upper)).sum())
-        if largest > EXACT / 1024:
+        if largest > LARGEST_OBJECTIVE / 1024:
             raise ValueError(
                 f"the variables of {self!r} reach {largest:.3g} in sum, which leaves no room for "
                 "costs; give them smaller domains."
             )
-        self._limit = int(EXACT / max(largest, 1.0))
-        self.rounds = True
-        self.use_backend()
-
-    def minimize(
-        self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
-    ) -> Vector:
-        return self.minimize_with_slack(direction, lower, upper)[0]
-
-    def minimize_within(
-        self, direction: ArrayLike, lower: ArrayLike | None, upper: ArrayLike | None
-    ) -> Vector:
-        return self.minimize_with_slack(direction, lower, upper)[0]
-
-    def minimize_with_slack(
-        self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
-    ) -> tuple[Vector, float]:
-        """The best solution that was found, bounds added to the copy, and its slack."""
-        given = as_direction(direction, self.dimension)
-        assert self.bounds is not None
-        return self._answer(given, *as_interval(lower, upper, self.bounds))
+        self._limit = int(LARGEST_OBJECTIVE / max(largest, 1.0))
+        self._model = _from_text(self._text)
 
     def selected(self, x: ArrayLike, threshold: float = 0.5) -> list[Any]:
         """The names of the variables whose value exceeds the threshold."""
@@ -110,7 +95,6 @@ class CpSat(FeasibleSet):
 
         Examples
         --------
-        >>> import wdro_model as wdro
         >>> from ortools.sat.python import cp_model
         >>> model = cp_model.CpModel()
         >>> pieces = {name: model.new_int_var(0, 3, name) for name in ("long", "short")}
@@ -131,28 +115,30 @@ class CpSat(FeasibleSet):
     def __repr__(self) -> str:
         return f"CpSat({self.dimension} variables)"
 
-    def _own_oracle(self) -> Any:
-        self._model = _from_text(self._text)
-        return self.minimize
-
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {"_model": None}
 
-    def _is_discrete(self, vertex: Vector) -> bool:
-        return is_whole(vertex)
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._model = _from_text(self._text)
 
-    def _answer(self, direction: Vector, lower: Vector, upper: Vector) -> tuple[Vector, float]:
-        """The best solution that was found, and its slack."""
+    def is_vertex(self, x: ArrayLike) -> bool:
+        return is_whole(as_direction(x, self.dimension, kind="x"))
+
+    def answer(
+        self, direction: Vector, lower: ArrayLike | None, upper: ArrayLike | None
+    ) -> tuple[Vector, float]:
+        """The best solution that was found, bounds added to a copy of the model, and its slack."""
         from ortools.sat.python import cp_model
 
         integers, unit = scaled_to_integers(direction, self._limit)
         model = self._model.clone()
         variables = [model.get_int_var_from_proto_index(i) for i in self._indices]
         model.minimize(cp_model.LinearExpr.weighted_sum(variables, integers.tolist()))
-        assert self.bounds is not None
-        for i in np.flatnonzero((lower > self.bounds[0]) | (upper < self.bounds[1])):
+        (low, high), (least, most) = self.interval(lower, upper), self.interval(None, None)
+        for i in np.flatnonzero((low > least) | (high < most)):
             model.add_linear_constraint(
-                variables[i], int(np.ceil(lower[i] - 1e-9)), int(np.floor(upper[i] + 1e-9))
+                variables[i], int(np.ceil(low[i] - 1e-9)), int(np.floor(high[i] + 1e-9))
             )
         solver = cp_model.CpSolver()
         solver.parameters.num_workers, solver.parameters.random_seed = self.workers, 0
@@ -170,11 +156,12 @@ class CpSat(FeasibleSet):
         solution = [solver.value(variable) for variable in variables]
         cost = sum(int(k) * value for k, value in zip(integers, solution))
         left = 0.0 if status == cp_model.OPTIMAL else max(cost - solver.best_objective_bound, 0.0)
-        slack = unit * left + rounding_slack(direction, integers, unit, upper - lower)
+        slack = unit * left + rounding_slack(direction, integers, unit, high - low)
         return np.array(solution, dtype=np.float64), slack
 
 
 def _as_variables(variables: Any) -> dict[Any, Any]:
+    """The variables by name, or by position."""
     if isinstance(variables, Mapping):
         given = dict(variables)
     elif isinstance(variables, Iterable):

@@ -1,4 +1,4 @@
-"""How long a solve may still take, for long calls of oracles and objectives that can stop.
+"""The time that a solve may still take, for long calls of oracles and objectives that can stop.
 
 A solver says so around its run, `with deadline(seconds):`; a long call looks at `seconds_left()`
 or asks `check_deadline()`; one that runs out of time raises `OutOfTime`, and the run ends with what
@@ -63,7 +63,7 @@ def more_time(seconds: float) -> Iterator[None]:
 
 
 def seconds_left() -> float | None:
-    """What is left of the time, perhaps less than nothing; None without a limit."""
+    """Seconds until the end of the time, negative after it; None without a limit."""
     end = _END.get()
     return None if end is None else end - time.perf_counter()
 

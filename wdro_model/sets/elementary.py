@@ -1,27 +1,46 @@
-"""Elementary sets: the simplex, boxes, balls of three norms, the hull of given points."""
+"""Sets whose linear functions have a minimiser in closed form.
+
+Simplices, boxes, balls of three norms, hulls of given points; and the matrices of the nuclear ball
+and the spectraplex, whose extreme points have rank one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import cvxpy as cp
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.linalg import eigh, svd
+from scipy.sparse.linalg import ArpackError, eigsh, svds
 
+from wdro_model import checks
 from wdro_model.errors import InfeasibleError
-from wdro_model.sets.arguments import as_count, as_interval, as_positive, as_shape, bounds_refused
-from wdro_model.sets.backends import Vector
-from wdro_model.sets.feasible_set import FeasibleSet, as_direction, as_flat
-from wdro_model.sets.vertices import WHOLE, Value, descend, is_binary, limit_of
+from wdro_model.sets.arguments import as_direction, as_flat, as_shape
+from wdro_model.sets.backends import LinearOracle, Vector, register_backend
+from wdro_model.sets.feasible_set import BoundedSet
+from wdro_model.sets.rounding import INTEGER_TOLERANCE, is_binary
+
+LARGEST_DENSE = 60
+"""Rows or columns, whichever are fewer, up to which matrices are decomposed in full."""
 
 
-class Simplex(FeasibleSet):
+class ShapedSet(BoundedSet):
+    """A set of arrays of a shape, flattened in row-major order."""
+
+    shape: tuple[int, ...]
+
+    def table(self, x: ArrayLike) -> np.ndarray:
+        """A point in the set's shape."""
+        return as_direction(x, self.dimension, kind="x").reshape(self.shape)
+
+
+class Simplex(BoundedSet):
     """{x >= 0, sum(x) = total} in R^n, or sum(x) <= total with `at_most`.
 
     Examples
     --------
-    >>> import wdro_model as wdro
     >>> budget = wdro.sets.Simplex(3, total=10.0, at_most=True)
     >>> budget.minimize([2.0, -1.0, 3.0]), budget.minimize([2.0, 1.0, 3.0])
     (array([ 0., 10.,  0.]), array([0., 0., 0.]))
@@ -30,31 +49,25 @@ class Simplex(FeasibleSet):
     has_constraints = True
 
     def __init__(self, n: int, total: float = 1.0, at_most: bool = False) -> None:
-        self.dimension = as_count(n, "the dimension of a Simplex")
-        self.total = as_positive(total, "the total of a Simplex")
+        self.dimension = checks.whole_number("the dimension of a Simplex", n, low=1)
+        self.total = checks.number("the total of a Simplex", total, low=0, open=True)
         self.at_most = bool(at_most)
         self.bounds = (np.zeros(self.dimension), np.full(self.dimension, self.total))
         self.rounds = self.total == 1
 
-    def minimize(
-        self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
-    ) -> Vector:
+    def answer(
+        self, direction: Vector, lower: ArrayLike | None, upper: ArrayLike | None
+    ) -> tuple[Vector, float]:
         if lower is not None or upper is not None:
-            return self.minimize_within(direction, lower, upper)
-        given = as_direction(direction, self.dimension)
+            return self._filled(direction, *self.interval(lower, upper)), 0.0
         vertex = np.zeros(self.dimension)
-        cheapest = int(np.argmin(given))
-        if given[cheapest] < 0 or not self.at_most:
+        cheapest = int(np.argmin(direction))
+        if direction[cheapest] < 0 or not self.at_most:
             vertex[cheapest] = self.total
-        return vertex
+        return vertex, 0.0
 
-    def minimize_within(
-        self, direction: ArrayLike, lower: ArrayLike | None, upper: ArrayLike | None
-    ) -> Vector:
-        """The same within bounds: the cheapest coordinates are filled up, one after the other."""
-        given = as_direction(direction, self.dimension)
-        assert self.bounds is not None
-        low, high = as_interval(lower, upper, self.bounds)
+    def _filled(self, direction: Vector, low: Vector, high: Vector) -> Vector:
+        """The point whose cheapest coordinates are filled up, one after the other."""
         rounding = 1e-12 * self.dimension * self.total
         left = self.total - float(low.sum())
         if left < -rounding or (not self.at_most and self.total > float(high.sum()) + rounding):
@@ -62,9 +75,9 @@ class Simplex(FeasibleSet):
                 f"{self!r} has no point within the bounds: their sums are {low.sum():g} and "
                 f"{high.sum():g}."
             )
-        order = np.argsort(given, kind="stable")
+        order = np.argsort(direction, kind="stable")
         if self.at_most:
-            order = order[given[order] < 0]
+            order = order[direction[order] < 0]
         room = (high - low)[order]
         before = np.concatenate([[0.0], np.cumsum(room)[:-1]]) if order.size else room
         point = low.copy()
@@ -88,7 +101,7 @@ class Simplex(FeasibleSet):
 # Decisions between bounds
 
 
-class BoxSet(FeasibleSet):
+class BoxSet(ShapedSet):
     """{lower <= x <= upper}, `sets.Box`; numbers or arrays, of which one has the shape of x.
 
     Attributes
@@ -98,7 +111,6 @@ class BoxSet(FeasibleSet):
 
     Examples
     --------
-    >>> import wdro_model as wdro
     >>> wdro.sets.Box([0.0, 0.0, -1.0], 1.0).minimize([1.0, -1.0, 1.0])
     array([ 0.,  1., -1.])
     """
@@ -138,28 +150,16 @@ class BoxSet(FeasibleSet):
         self.bounds = (low, high)
         self.rounds = is_binary(low) and is_binary(high)
 
-    def minimize(
-        self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
-    ) -> Vector:
-        return self.minimize_within(direction, lower, upper)
-
-    def minimize_within(
-        self, direction: ArrayLike, lower: ArrayLike | None, upper: ArrayLike | None
-    ) -> Vector:
-        """The lower bound where the direction is not negative, the upper one elsewhere."""
-        given = as_direction(direction, self.dimension)
-        assert self.bounds is not None
-        low, high = as_interval(lower, upper, self.bounds)
-        return np.where(given < 0, high, low)
+    def answer(
+        self, direction: Vector, lower: ArrayLike | None, upper: ArrayLike | None
+    ) -> tuple[Vector, float]:
+        low, high = self.interval(lower, upper)
+        return np.where(direction < 0, high, low), 0.0
 
     def constraints(self, x: Any) -> list[Any]:
         flat = as_flat(x, self.dimension)
         assert self.bounds is not None
         return [flat >= self.bounds[0], flat <= self.bounds[1]]
-
-    def table(self, x: ArrayLike) -> np.ndarray:
-        """A point in the shape of the bounds."""
-        return as_direction(x, self.dimension, kind="x").reshape(self.shape)
 
     def describe(self) -> str:
         return f"{self.dimension} numbers between bounds"
@@ -175,7 +175,7 @@ class BoxSet(FeasibleSet):
 NORMS = (1, 2, np.inf)
 
 
-class Ball(FeasibleSet):
+class Ball(ShapedSet):
     """{|x - center|_p <= radius} for p = 1, 2 or inf; matrices are measured entry by entry.
 
     Parameters
@@ -187,7 +187,6 @@ class Ball(FeasibleSet):
 
     Examples
     --------
-    >>> import wdro_model as wdro
     >>> wdro.sets.Ball(2, p=2, radius=5.0).minimize([3.0, 4.0])
     array([-3., -4.])
     """
@@ -203,7 +202,7 @@ class Ball(FeasibleSet):
         if p not in NORMS:
             raise ValueError(f"a Ball is one of the norms p = 1, 2 or inf, got p = {p!r}.")
         self.p = p
-        self.radius = as_positive(radius, "the radius of a Ball")
+        self.radius = checks.number("the radius of a Ball", radius, low=0, open=True)
         try:
             middle = np.broadcast_to(np.asarray(center, dtype=np.float64), self.shape).flatten()
         except (TypeError, ValueError):
@@ -218,42 +217,27 @@ class Ball(FeasibleSet):
         self.is_polytope = p != 2
         self.bounds = (middle - self.radius, middle + self.radius)
 
-    def minimize(
-        self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
-    ) -> Vector:
-        if lower is not None or upper is not None:
-            return self.minimize_within(direction, lower, upper)
-        given = as_direction(direction, self.dimension)
-        sizes = np.abs(given)
+    def answer(
+        self, direction: Vector, lower: ArrayLike | None, upper: ArrayLike | None
+    ) -> tuple[Vector, float]:
+        """A minimiser; within bounds for p = inf."""
+        if self.p == np.inf:
+            low, high = self.interval(lower, upper)
+            return np.where(direction < 0, high, low), 0.0
+        self.refuse_bounds(lower, upper)
+        sizes = np.abs(direction)
         largest = int(np.argmax(sizes))
         point = self.center.copy()
-        if self.p == np.inf:
-            point += np.where(given < 0, self.radius, -self.radius)
-        elif self.p == 1 or sizes[largest] == 0:
-            point[largest] += self.radius if given[largest] < 0 else -self.radius
+        if self.p == 1 or sizes[largest] == 0:
+            point[largest] += self.radius if direction[largest] < 0 else -self.radius
         else:
-            scaled = given / sizes[largest]
+            scaled = direction / sizes[largest]
             point -= self.radius / float(np.linalg.norm(scaled)) * scaled
-        return point
-
-    def minimize_within(
-        self, direction: ArrayLike, lower: ArrayLike | None, upper: ArrayLike | None
-    ) -> Vector:
-        """The same within bounds, for p = inf."""
-        if self.p != np.inf:
-            raise bounds_refused(self)
-        given = as_direction(direction, self.dimension)
-        assert self.bounds is not None
-        low, high = as_interval(lower, upper, self.bounds)
-        return np.where(given < 0, high, low)
+        return point, 0.0
 
     def constraints(self, x: Any) -> list[Any]:
         distance = as_flat(x, self.dimension) - self.center
         return [cp.norm(distance, "inf" if self.p == np.inf else self.p) <= self.radius]
-
-    def table(self, x: ArrayLike) -> np.ndarray:
-        """A point in the ball's shape."""
-        return as_direction(x, self.dimension, kind="x").reshape(self.shape)
 
     def describe(self) -> str:
         return f"the ball of norm {self.p:g} and radius {self.radius:g} in {self.shape}"
@@ -267,7 +251,7 @@ class Ball(FeasibleSet):
 # The convex hull of given points
 
 
-class Hull(FeasibleSet):
+class Hull(BoundedSet):
     """The convex combinations of points, the rows of an array (K, n).
 
     Parameters
@@ -278,7 +262,6 @@ class Hull(FeasibleSet):
 
     Examples
     --------
-    >>> import wdro_model as wdro
     >>> plans = wdro.sets.Hull([[1.0, 0.0, 0.5], [0.0, 2.0, 0.0]])
     >>> plans.minimize([1.0, 1.0, 2.0])
     array([1. , 0. , 0.5])
@@ -306,26 +289,19 @@ class Hull(FeasibleSet):
         self.bounds = (rows.min(axis=0), rows.max(axis=0))
         self.rounds = is_binary(rows) if integral is None else bool(integral)
 
-    def minimize(
-        self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
-    ) -> Vector:
+    def answer(
+        self, direction: Vector, lower: ArrayLike | None, upper: ArrayLike | None
+    ) -> tuple[Vector, float]:
+        """The best of the points, or of those within bounds where they are choices."""
+        points = self.points
         if lower is not None or upper is not None:
-            return self.minimize_within(direction, lower, upper)
-        return self._best(as_direction(direction, self.dimension), self.points)
-
-    def minimize_within(
-        self, direction: ArrayLike, lower: ArrayLike | None, upper: ArrayLike | None
-    ) -> Vector:
-        """The best of the points within the bounds, where they are choices."""
-        if not self.rounds:
-            raise bounds_refused(self)
-        given = as_direction(direction, self.dimension)
-        assert self.bounds is not None
-        low, high = as_interval(lower, upper, self.bounds)
-        inside = np.all((self.points >= low) & (self.points <= high), axis=1)
-        if not inside.any():
-            raise InfeasibleError(f"none of the points of {self!r} lies within the bounds.")
-        return self._best(given, self.points[inside])
+            if not self.rounds:
+                self.refuse_bounds(lower, upper)
+            low, high = self.interval(lower, upper)
+            points = points[np.all((points >= low) & (points <= high), axis=1)]
+            if not len(points):
+                raise InfeasibleError(f"none of the points of {self!r} lies within the bounds.")
+        return np.array(points[int(np.argmin(points @ direction))]), 0.0
 
     def constraints(self, x: Any) -> list[Any]:
         weights = cp.Variable(len(self.points), nonneg=True)
@@ -343,20 +319,205 @@ class Hull(FeasibleSet):
     def __repr__(self) -> str:
         return f"Hull({len(self.points)} points, dimension={self.dimension})"
 
-    def _best(self, direction: Vector, points: np.ndarray) -> Vector:
-        return np.array(points[int(np.argmin(points @ direction))])
+    def discrete_near(self, x: ArrayLike) -> list[Vector]:
+        return [self.without_errors(as_direction(x, self.dimension, kind="x"))]
 
-    def _nearest(self, x: Vector) -> Vector:
-        return np.array(self.points[int(np.argmin(np.linalg.norm(self.points - x, axis=1)))])
+    def is_vertex(self, x: ArrayLike) -> bool:
+        point = as_direction(x, self.dimension, kind="x")
+        return bool(np.abs(self.without_errors(point) - point).max() <= INTEGER_TOLERANCE)
 
-    def _near(self, x: Vector) -> list[Vector]:
-        return [self._nearest(x)]
+    def without_errors(self, vertex: Vector) -> Vector:
+        """The nearest of the points."""
+        distances = np.linalg.norm(self.points - vertex, axis=1)
+        return np.array(self.points[int(np.argmin(distances))])
 
-    def _is_discrete(self, vertex: Vector) -> bool:
-        return bool(np.abs(self._nearest(vertex) - vertex).max() <= WHOLE)
 
-    def _whole(self, vertex: Vector) -> Vector:
-        return self._nearest(vertex)
+# ------------------------------
+# Matrices whose extreme points have rank one
 
-    def _improved(self, vertex: Vector, value: Value) -> Vector:
-        return descend(vertex, value, lambda v: self.neighbours(v, v), limit_of(value))
+
+SpectralBackend = Literal["dense", "arpack"]
+"""Those that are built in; `register_backend` adds others."""
+
+
+class RankOneSet(ShapedSet):
+    """Matrices of a shape, flattened in row-major order; `table(x)` is the matrix again."""
+
+    shape: tuple[int, int]
+    default_backend = "dense"
+    is_polytope = False
+    has_constraints = True
+    rounds = False
+
+    def _declare(self, shape: tuple[int, int], backend: str | None) -> None:
+        self.shape = shape
+        self.dimension = shape[0] * shape[1]
+        chosen = "dense" if min(shape) <= LARGEST_DENSE else "arpack"
+        self.use_backend(chosen if backend is None else backend)
+
+    def answer(
+        self, direction: Vector, lower: ArrayLike | None, upper: ArrayLike | None
+    ) -> tuple[Vector, float]:
+        self.refuse_bounds(lower, upper)
+        oracle: Any = self._oracle
+        return oracle(direction), 0.0
+
+    def plot(self, x: ArrayLike, path: Any = None, *, ax: Any = None) -> Any:
+        """Draw x as a matrix; the figure, or `ax` where it is given."""
+        from wdro_model.sets.set_pictures import draw_table
+
+        rows, columns = map(range, self.shape)
+        return draw_table(self.table(np.ravel(x)), rows, columns, path, ax)
+
+    def _matrix(self, x: Any) -> Any:
+        flat = as_flat(x, self.dimension)
+        return cp.reshape(flat, self.shape, order="C")
+
+    def _scaled(self, direction: Vector) -> np.ndarray:
+        """The direction as a matrix with entries of size 1."""
+        return (direction / (np.abs(direction).max() or 1.0)).reshape(self.shape)
+
+
+class NuclearBall(RankOneSet):
+    """The matrices whose singular values sum to at most the radius.
+
+    Backends: "dense", a full singular value decomposition, the default up to 60 rows or columns;
+    "arpack", the leading singular vectors from a fixed start.
+
+    Examples
+    --------
+    >>> ball = wdro.sets.NuclearBall((2, 3), radius=2.0)
+    >>> vertex = ball.minimize([0.0, 0.0, 4.0, 0.0, 3.0, 0.0])          # row by row
+    >>> np.abs(ball.table(vertex)).round(6)
+    array([[0., 0., 2.],
+           [0., 0., 0.]])
+    """
+
+    def __init__(
+        self, shape: tuple[int, int], radius: float, backend: SpectralBackend | str | None = None
+    ) -> None:
+        sizes = as_shape(shape, "a NuclearBall")
+        if len(sizes) != 2:
+            raise ValueError(f"a NuclearBall is one of matrices, of a shape (n, m), got {shape!r}.")
+        self.radius = checks.number("the radius of a NuclearBall", radius, low=0, open=True)
+        self._declare((sizes[0], sizes[1]), backend)
+        edge = np.full(self.dimension, self.radius)
+        self.bounds = (-edge, edge)
+
+    def constraints(self, x: Any) -> list[Any]:
+        return [cp.normNuc(self._matrix(x)) <= self.radius]
+
+    def describe(self) -> str:
+        return (
+            f"matrices {self.shape} of nuclear norm at most {self.radius:g}, minimised by "
+            f"{self.backend}"
+        )
+
+    def _point(self, left: Vector, right: Vector) -> Vector:
+        return -self.radius * np.outer(left, right).ravel()
+
+    def __repr__(self) -> str:
+        return f"NuclearBall({self.shape}, radius={self.radius:g})"
+
+
+class Spectraplex(RankOneSet):
+    """The positive semidefinite matrices (n, n) of a given trace.
+
+    Backends: "dense", all eigenvalues, the default up to n = 60; "arpack", the smallest one from a
+    fixed start.
+
+    Examples
+    --------
+    >>> plex = wdro.sets.Spectraplex(2)
+    >>> np.abs(plex.table(plex.minimize([1.0, 0.0, 0.0, -1.0]))).round(6)
+    array([[0., 0.],
+           [0., 1.]])
+    """
+
+    def __init__(
+        self, n: int, trace: float = 1.0, backend: SpectralBackend | str | None = None
+    ) -> None:
+        size = checks.whole_number("the size n of a Spectraplex", n, low=1)
+        self.trace = checks.number("the trace of a Spectraplex", trace, low=0, open=True)
+        self._declare((size, size), backend)
+        upper = np.full((size, size), self.trace / 2)
+        np.fill_diagonal(upper, self.trace)
+        lower = -upper
+        np.fill_diagonal(lower, 0.0)
+        self.bounds = (lower.ravel(), upper.ravel())
+
+    def constraints(self, x: Any) -> list[Any]:
+        matrix = self._matrix(x)
+        root = cp.Variable(self.shape, PSD=True)
+        return [matrix == root, cp.trace(root) == self.trace]
+
+    def describe(self) -> str:
+        return (
+            f"positive semidefinite matrices {self.shape} of trace {self.trace:g}, minimised by "
+            f"{self.backend}"
+        )
+
+    def _point(self, vector: Vector) -> Vector:
+        return self.trace * np.outer(vector, vector).ravel()
+
+    def __repr__(self) -> str:
+        return f"Spectraplex({self.shape[0]}, trace={self.trace:g})"
+
+
+def _start(size: int) -> Vector:
+    """The vector that iterations start from: the same for every call, special for no matrix."""
+    return np.random.default_rng(0).standard_normal(size)
+
+
+def _dense_nuclear(ball: NuclearBall) -> LinearOracle:
+    def minimize(direction: Vector) -> Vector:
+        left, _, right = svd(ball._scaled(direction), full_matrices=False, check_finite=False)
+        return ball._point(left[:, 0], right[0])
+
+    return minimize
+
+
+def _arpack_nuclear(ball: NuclearBall) -> LinearOracle:
+    dense, start = _dense_nuclear(ball), _start(min(ball.shape))
+
+    def minimize(direction: Vector) -> Vector:
+        if min(ball.shape) < 3 or not direction.any():
+            return dense(direction)
+        try:
+            left, _, right = svds(ball._scaled(direction), k=1, v0=start)
+        except ArpackError:
+            return dense(direction)
+        return ball._point(left[:, 0], right[0])
+
+    return minimize
+
+
+def _dense_trace(spectraplex: Spectraplex) -> LinearOracle:
+    def minimize(direction: Vector) -> Vector:
+        matrix = spectraplex._scaled(direction)
+        _, vectors = eigh(matrix + matrix.T, subset_by_index=[0, 0], check_finite=False)
+        return spectraplex._point(vectors[:, 0])
+
+    return minimize
+
+
+def _arpack_trace(spectraplex: Spectraplex) -> LinearOracle:
+    dense, start = _dense_trace(spectraplex), _start(spectraplex.shape[0])
+
+    def minimize(direction: Vector) -> Vector:
+        if spectraplex.shape[0] < 3 or not direction.any():
+            return dense(direction)
+        matrix = spectraplex._scaled(direction)
+        try:
+            _, vectors = eigsh(matrix + matrix.T, k=1, which="SA", v0=start)
+        except ArpackError:
+            return dense(direction)
+        return spectraplex._point(vectors[:, 0])
+
+    return minimize
+
+
+register_backend(NuclearBall, "dense", _dense_nuclear)
+register_backend(NuclearBall, "arpack", _arpack_nuclear)
+register_backend(Spectraplex, "dense", _dense_trace)
+register_backend(Spectraplex, "arpack", _arpack_trace)

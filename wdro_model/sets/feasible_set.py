@@ -1,30 +1,23 @@
-"""What a feasible set is: a dimension, and a minimiser of every linear function over it."""
+"""Feasible sets: a dimension, and a minimiser of every linear function over the set."""
 
 from __future__ import annotations
 
-import copy
-from abc import ABC
-from collections.abc import Iterable, Iterator
+from abc import abstractmethod
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from wdro_model.errors import InfeasibleError
 from wdro_model.registry import refuse_signature
-from wdro_model.sets.backends import (
-    LinearOracle,
-    Vector,
-    backend_names,
-    find_backend,
-    reference_solver,
-)
-from wdro_model.sets.held import as_held, minimize_by_prices
-from wdro_model.sets.vertices import Value, best_of, distance_to, is_binary, nearest_directions
+from wdro_model.sets.arguments import as_direction, as_interval
+from wdro_model.sets.backends import Backends, BoundedOracle, Vector, reference_solver
+from wdro_model.sets.rounding import Rounding, is_binary
 
 
-class FeasibleSet(ABC):
+class FeasibleSet(Backends, Rounding):
     """A compact set of decisions x in R^n, known by its linear minimisation oracle.
 
     A subclass sets `dimension` and either writes `minimize`, or has named backends: it sets
@@ -78,8 +71,6 @@ class FeasibleSet(ABC):
     Choices(dimension=6): passed (50 directions, 0 against its CVXPY form)
     """
 
-    dimension: int
-    default_backend: ClassVar[str | None] = None
     bounds: tuple[Vector, Vector] | None = None
     nonnegative_directions: bool = False
     is_polytope: bool = True
@@ -88,12 +79,9 @@ class FeasibleSet(ABC):
     preferred_direction: str | None = None
     own_direction: Any = None
     accuracy: float = 0.0
-    rounds: bool | None = None
-    backend: str | None = None
     names: Any = None
     calls: int = 0
     witness: Vector | None = None
-    _oracle: LinearOracle
 
     @cached_property
     def coordinates(self) -> dict[Any, int]:
@@ -108,11 +96,10 @@ class FeasibleSet(ABC):
         Parameters
         ----------
         lower, upper
-            Bounds (n,) that it meets as well, by `minimize_within`.
+            Bounds (n,) that the point meets as well, by `minimize_within`.
 
         Examples
         --------
-        >>> import wdro_model as wdro
         >>> wdro.sets.Simplex(3).minimize([2.0, 1.0, 3.0])
         array([0., 1., 0.])
         """
@@ -125,20 +112,23 @@ class FeasibleSet(ABC):
     def minimize_within(
         self, direction: ArrayLike, lower: ArrayLike | None, upper: ArrayLike | None
     ) -> Vector:
-        """The same among the points within some bounds; an InfeasibleError if there is none.
+        """The best of the points within some bounds; an InfeasibleError if there is none.
 
         For sets of 0/1 points, where 1 in `lower` is mandatory and 0 in `upper` forbidden: by
         prices on `minimize`, for sets that know no better way.
 
         Examples
         --------
-        >>> import wdro_model as wdro
         >>> pairs = wdro.sets.Subsets(4, k=2)
         >>> pairs.minimize_within([1.0, 2.0, 3.0, 4.0], None, [0.0, 1.0, 1.0, 1.0])
         array([0., 1., 1., 0.])
         """
-        held = as_held(lower, upper, self.dimension)
-        return minimize_by_prices(self, as_direction(direction, self.dimension), *held)
+        unit = (np.zeros(self.dimension), np.ones(self.dimension))
+        held = as_interval(lower, upper, unit, whole=True)
+        prices = with_prices(self, as_direction(direction, self.dimension), *held)
+        vertex = self.minimize(prices)
+        check_held(self, vertex, *held)
+        return vertex
 
     def minimize_with_slack(
         self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
@@ -150,7 +140,6 @@ class FeasibleSet(ABC):
 
         Examples
         --------
-        >>> import wdro_model as wdro
         >>> vertex, slack = wdro.sets.Simplex(3).minimize_with_slack([2.0, 1.0, 3.0])
         >>> vertex, slack
         (array([0., 1., 0.]), 0.0)
@@ -159,9 +148,9 @@ class FeasibleSet(ABC):
             return self.minimize(direction), 0.0
         return self.minimize_within(direction, lower, upper), 0.0
 
-    def unguarded(self) -> FeasibleSet:
-        """The set as one that does not look at its own answers; for `check`, which does."""
-        return self
+    def minimize_relaxed(self, direction: ArrayLike) -> Vector:
+        """A minimiser over a larger set that is easier, where there is one: without integrality."""
+        return self.minimize(direction)
 
     def vertex(self, direction: ArrayLike) -> Vector:
         """The answer of `minimize`, counted in `calls`; kept as a witness against later ones."""
@@ -169,16 +158,11 @@ class FeasibleSet(ABC):
         self.witness = checked_vertex(self, self.minimize(direction))
         return self.witness.copy()
 
-    def minimize_relaxed(self, direction: ArrayLike) -> Vector:
-        """A minimiser over a larger set that is easier, where there is one: without integrality."""
-        return self.minimize(direction)
-
     def constraints(self, x: Any) -> list[Any]:
         """CVXPY constraints that say x (flattened in row-major order) is in the set's hull.
 
         Examples
         --------
-        >>> import cvxpy as cp, wdro_model as wdro
         >>> x = cp.Variable(3)
         >>> simplex = wdro.sets.Simplex(3)
         >>> problem = cp.Problem(cp.Minimize(cp.sum_squares(x)), simplex.constraints(x))
@@ -190,36 +174,20 @@ class FeasibleSet(ABC):
             "intersected with other constraints or handed to a conic solver."
         )
 
-    def plot(self, x: ArrayLike, path: Any = None, *, ax: Any = None) -> Any:
-        """Draw a point of the set, by default with a bar for each coordinate.
-
-        path: where to save the picture; ax: Matplotlib's axes to draw on. Returns the figure, which
-        notebooks show, or `ax` where it is given.
-
-        Examples
-        --------
-        >>> import networkx as nx, wdro_model as wdro
-        >>> tree = wdro.sets.SpanningTree(nx.cycle_graph(4))
-        >>> figure = tree.plot(tree.minimize([1, 2, 3, 4]))     # or tree.plot(x, "tree.png")
-        """
-        from wdro_model.sets.set_pictures import draw_bars
-
-        names = range(self.dimension) if self.names is None else self.names
-        return draw_bars(names, as_direction(np.ravel(x), self.dimension, kind="x"), path, ax)
-
     def contains(self, x: ArrayLike, tolerance: float = 1e-6) -> bool:
         """Is x within `tolerance` of the convex hull of the set (in the largest coordinate)?
 
         Examples
         --------
-        >>> import networkx as nx, wdro_model as wdro
         >>> tree = wdro.sets.SpanningTree(nx.cycle_graph(3))
         >>> tree.contains([2 / 3, 2 / 3, 2 / 3]), tree.contains([1.0, 1.0, 1.0])
         (True, False)
         """
         point = as_direction(x, self.dimension, kind="x")
-        if self.bounds is not None and _outside(point, self.bounds, tolerance):
-            return False
+        if self.bounds is not None:
+            lower, upper = self.bounds
+            if np.any(point < lower - tolerance) or np.any(point > upper + tolerance):
+                return False
         nearest = cp.Variable(self.dimension)
         distance = cp.Minimize(cp.max(cp.abs(nearest - point)))
         problem = cp.Problem(distance, cvxpy_form(self, nearest))
@@ -228,75 +196,36 @@ class FeasibleSet(ABC):
             raise cp.error.SolverError(f"the distance to {self!r} was not found: {problem.status}.")
         return bool(problem.value <= tolerance)
 
-    def round(
-        self, x: ArrayLike, value: Value | None = None, candidates: Iterable[ArrayLike] = ()
-    ) -> Vector:
-        """A vertex in place of the point x of the hull, as a fresh array.
+    def plot(self, x: ArrayLike, path: Any = None, *, ax: Any = None) -> Any:
+        """Draw a point of the set, by default with a bar for each coordinate.
 
-        The best of the given candidates (vertices of the set, such as those whose combination is
-        x) and of the oracle's answers near x, judged by `value(vertex)`, by the distance to x
-        without one; sets that know how to improve a vertex go on from there.
+        path: where to save the picture; ax: Matplotlib's axes to draw on. Returns the figure, which
+        notebooks show, or `ax` where it is given.
 
         Examples
         --------
-        >>> import networkx as nx, wdro_model as wdro
-        >>> tree = wdro.sets.SpanningTree(nx.cycle_graph(3))
-        >>> tree.round([0.9, 0.9, 0.2])
-        array([1., 1., 0.])
+        >>> tree = wdro.sets.SpanningTree(nx.cycle_graph(4))
+        >>> figure = tree.plot(tree.minimize([1, 2, 3, 4]))     # or tree.plot(x, "tree.png")
         """
-        point = as_direction(x, self.dimension, kind="x")
-        self.check_rounds()
-        judge = distance_to(point) if value is None else value
-        given = [self._discrete(vertex, f"candidate {k}") for k, vertex in enumerate(candidates)]
-        best = best_of([*self._near(point), *given], judge)
-        return best if value is None else self._improved(best, value)
+        from wdro_model.sets.set_pictures import draw_bars
 
-    def check_rounds(self) -> None:
-        """Raise a ValueError if points of the set are not to be rounded."""
-        rounds = self.rounds
-        if rounds is None:
-            rounds = self._is_discrete(self.minimize(np.ones(self.dimension)))
-        if not rounds:
-            raise ValueError(
-                f"{self!r} cannot be rounded to: its decisions are continuous, not choices such as "
-                "trees and paths (vertices with entries 0 and 1); use the decision as it is."
-            )
+        names = range(self.dimension) if self.names is None else self.names
+        return draw_bars(names, as_direction(np.ravel(x), self.dimension, kind="x"), path, ax)
 
-    def discrete_coordinates(self) -> np.ndarray:
-        """Which coordinates `round` makes discrete, (n,); the others stay continuous."""
-        return np.ones(self.dimension, dtype=bool)
-
-    def discrete_near(self, x: ArrayLike) -> list[Vector]:
-        """A few discrete points of the set near x."""
-        return self._near(as_direction(x, self.dimension, kind="x"))
-
-    def neighbours(self, vertex: Vector, x: Vector) -> Iterator[Vector]:
-        """Discrete points next to one, towards x first; none where a set knows nothing better."""
-        return iter(())
-
-    def is_vertex(self, x: ArrayLike) -> bool:
-        """Is x discrete, one of the points that `round` chooses from?
-
-        Examples
-        --------
-        >>> import networkx as nx, wdro_model as wdro
-        >>> tree = wdro.sets.SpanningTree(nx.cycle_graph(3))
-        >>> tree.is_vertex([1.0, 1.0, 0.0]), tree.is_vertex([0.9, 0.9, 0.2])
-        (True, False)
-        """
-        return self._is_discrete(as_direction(x, self.dimension, kind="x"))
-
-    def check_nonempty(self) -> None:  # noqa: B027
+    def check_nonempty(self) -> None:
         """Raise an InfeasibleError if the set is empty; sets that cannot be need not look."""
 
-    def check_bounded(self) -> None:  # noqa: B027
+    def check_bounded(self) -> None:
         """Raise an UnboundedError if the set is unbounded; sets that cannot be need not look."""
 
-    def seen_from(self, x: Vector) -> None:  # noqa: B027
-        """Where a solver stands: unbounded sets are minimised over near this point."""
+    def seen_from(self, x: Vector) -> None:
+        """Tell the set where a solver stands: unbounded sets are minimised over near this point."""
 
-    def reset(self) -> None:  # noqa: B027
+    def reset(self) -> None:
         """Forget what earlier calls left behind, so that a run can be repeated exactly."""
+        oracle = getattr(self, "_oracle", None)
+        if isinstance(oracle, BoundedOracle):
+            oracle.reset()
 
     def is_current(self) -> bool:
         """Does the oracle still stand for the set (its parameters have the values used here)?"""
@@ -306,105 +235,106 @@ class FeasibleSet(ABC):
         """The set in one line, for `Problem.explain()`."""
         return repr(self)
 
-    @classmethod
-    def backends(cls) -> tuple[str, ...]:
-        """The names that `backend=` accepts.
-
-        Examples
-        --------
-        >>> import wdro_model as wdro
-        >>> wdro.sets.SpanningTree.backends()
-        ('kruskal', 'numba', 'scipy', 'networkx', 'ortools', 'cvxpy'...)
-        """
-        return backend_names(cls)
-
-    def with_backend(self, name: str) -> Self:
-        """The same set, minimised by another backend.
-
-        Examples
-        --------
-        >>> import networkx as nx, wdro_model as wdro
-        >>> tree = wdro.sets.SpanningTree(nx.complete_graph(4))
-        >>> tree.backend, tree.with_backend("scipy").backend
-        ('kruskal', 'scipy')
-        """
-        twin = copy.copy(self)
-        twin.use_backend(name)
-        return twin
-
-    def use_backend(self, backend: str | None = None) -> None:
-        """Build the oracle of a backend, of the class's default for None.
-
-        The last line of the constructor of a set with named backends.
-        """
-        name = self.default_backend if backend is None else backend
-        if name is None:
-            self._oracle = self._own_oracle()
-        else:
-            oracle = find_backend(type(self), name)(self)
-            if not callable(oracle):
-                raise ValueError(
-                    f"the backend {name!r} of {type(self).__name__} is a factory: called with the "
-                    f"set it must return a function direction -> vertex, it returned {oracle!r}."
-                )
-            self._oracle = oracle
-        self.backend = name
-
-    def _use(self, backend: str | None) -> None:
-        self.use_backend(backend)
-
-    def _near(self, x: Vector) -> list[Vector]:
-        """Vertices near x."""
-        directions = nearest_directions(x, self.nonnegative_directions)
-        return [self._discrete(self.minimize(g), "the oracle's answer") for g in directions]
-
-    def _is_discrete(self, vertex: Vector) -> bool:
-        """Is the point one of those that `round` chooses from?"""
-        return is_binary(vertex)
-
-    def _discrete(self, vertex: ArrayLike, what: str) -> Vector:
-        """A vertex with its entries made whole; refused if it is none."""
-        point = as_direction(vertex, self.dimension, kind=what)
-        if not self._is_discrete(point):
-            raise ValueError(
-                f"{what} is not a discrete point of {self!r}, it is "
-                f"{np.array2string(point, threshold=6, edgeitems=3, precision=4)}; rounding is for "
-                "sets whose vertices are choices with entries 0 and 1."
-            )
-        return self._whole(point)
-
-    def _whole(self, vertex: Vector) -> Vector:
-        """A discrete point without a solver's rounding errors, as a fresh array."""
-        return np.rint(vertex)
-
-    def _improved(self, vertex: Vector, value: Value) -> Vector:
-        """A vertex at least as good, by a search of the set's own."""
-        return vertex
-
-    def _own_oracle(self) -> LinearOracle:
-        """The oracle of a set that has no named backends."""
-        raise NotImplementedError(
-            f"{type(self).__name__} defines neither minimize(direction) nor a default_backend."
-        )
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Solver objects and closures stay in their process: the oracle is rebuilt on arrival.
-        return {key: None if key == "_oracle" else value for key, value in self.__dict__.items()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        if "_oracle" in state:
-            self.use_backend(self.backend)
-
-    def __copy__(self) -> Self:
-        twin = object.__new__(type(self))
-        twin.__dict__.update(self.__dict__)
-        return twin
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}(dimension={self.dimension})"
 
 
+class BoundedSet(FeasibleSet):
+    """A set of the library, which keeps to bounds by itself: all that it writes is `answer`."""
+
+    @abstractmethod
+    def answer(
+        self, direction: Vector, lower: ArrayLike | None, upper: ArrayLike | None
+    ) -> tuple[Vector, float]:
+        """A minimiser between bounds, if there are any, and its slack."""
+
+    def minimize(
+        self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
+    ) -> Vector:
+        return self.answer(as_direction(direction, self.dimension), lower, upper)[0]
+
+    def minimize_within(
+        self, direction: ArrayLike, lower: ArrayLike | None, upper: ArrayLike | None
+    ) -> Vector:
+        return self.minimize(direction, lower, upper)
+
+    def minimize_with_slack(
+        self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
+    ) -> tuple[Vector, float]:
+        return self.answer(as_direction(direction, self.dimension), lower, upper)
+
+    def interval(
+        self, lower: ArrayLike | None, upper: ArrayLike | None, whole: bool = False
+    ) -> tuple[Vector, Vector]:
+        """The set's own bounds (n,), narrowed by others."""
+        assert self.bounds is not None
+        if lower is None and upper is None:
+            return self.bounds
+        return as_interval(lower, upper, self.bounds, self.coordinate_label, whole)
+
+    def coordinate_label(self, index: int) -> str:
+        """The words for a coordinate in a message."""
+        return f"coordinate {index}"
+
+    def refusal(self, lower: Vector, upper: Vector) -> InfeasibleError:
+        """The error where held coordinates leave no point."""
+        return no_point_left(self, lower, upper)
+
+    def refuse_bounds(self, lower: ArrayLike | None, upper: ArrayLike | None) -> None:
+        """Raise a ValueError where a set that takes no bounds is given some."""
+        if lower is None and upper is None:
+            return
+        way_out = (
+            "write the bounds as constraints beside it, [In(x, set), x >= lower]"
+            if self.has_constraints
+            else "it has no CVXPY form either, so that bounds cannot be written beside it"
+        )
+        raise ValueError(f"{self!r} is not minimised within bounds; {way_out}.")
+
+
+# ------------------------------------------------------------------ coordinates held by prices
+class NonnegativeDirectionsError(ValueError):
+    """A coordinate is mandatory in a set that takes nonnegative directions only."""
+
+
+def with_prices(choices: FeasibleSet, direction: Vector, lower: Vector, upper: Vector) -> Vector:
+    """The direction with a price on what is forbidden, and a reward for what is mandatory.
+
+    1 in `lower` is mandatory, 0 in `upper` forbidden. Over 0/1 points and with M > 2 sum_i |g_i|,
+
+        g_i + M where forbidden,   g_i - M where mandatory,
+
+    a minimiser breaks as few of these as it can: none, if there is such a point.
+    """
+    if choices.nonnegative_directions and lower.any():
+        raise NonnegativeDirectionsError(
+            f"{choices!r} takes nonnegative directions only, so it cannot be made to choose a "
+            "coordinate; hold coordinates at 0, or write minimize_within(direction, lower, upper)."
+        )
+    price = 4.0 * float(np.abs(direction).sum()) or 1.0
+    return direction + price * (1.0 - upper) - price * lower
+
+
+def check_held(choices: FeasibleSet, vertex: Vector, lower: Vector, upper: Vector) -> None:
+    """Raise an InfeasibleError if a minimiser under prices breaks what is held."""
+    if not is_binary(vertex):
+        raise ValueError(
+            f"coordinates of {choices!r} cannot be held: its points are not choices with entries 0 "
+            "and 1."
+        )
+    if np.any(np.rint(vertex) < lower) or np.any(np.rint(vertex) > upper):
+        raise no_point_left(choices, lower, upper)
+
+
+def no_point_left(choices: object, lower: Vector, upper: Vector) -> InfeasibleError:
+    """The error where held coordinates leave no point."""
+    return InfeasibleError(
+        f"{choices!r} has no point with {int(lower.sum())} mandatory and "
+        f"{int((1.0 - upper).sum())} forbidden coordinates as asked."
+    )
+
+
+# ------------------------------------------------------------------ the constraint x in set
 class In:
     """The constraint x in set, for the constraint list of a problem.
 
@@ -426,8 +356,9 @@ class In:
 
     def __init__(self, x: Any, set: FeasibleSet) -> None:
         if not isinstance(x, cp.Variable):
+            given = f"the expression {x}" if isinstance(x, cp.Expression) else type(x).__name__
             raise ValueError(
-                f"In(x, set) takes a cp.Variable first, got {_named(x)}; for an expression, give "
+                f"In(x, set) takes a cp.Variable first, got {given}; for an expression, give "
                 "the set a variable of its own, z = cp.Variable(set.dimension), and write "
                 "[In(z, set), expression == z] (flattened; the set needs a CVXPY form)."
             )
@@ -455,6 +386,7 @@ class In:
         return f"In({self.variable.name()}, {self.set!r})"
 
 
+# ------------------------------------------------------------------ checks of answers
 def checked_vertex(set: FeasibleSet, answer: Any) -> Vector:
     """The answer of an oracle, if it is a point of R^n; the error names the set."""
     vertex = np.asarray(answer)
@@ -564,36 +496,3 @@ def as_pair(set: FeasibleSet, answer: Any) -> tuple[Any, float]:
         f"minimize_with_slack(direction) of {set!r} must return a pair (vertex, slack), got "
         f"{_brief(answer)}; the slack of an exact oracle is 0."
     )
-
-
-def _named(x: Any) -> str:
-    """What was given in place of a variable, for a message."""
-    return f"the expression {x}" if isinstance(x, cp.Expression) else type(x).__name__
-
-
-def as_direction(direction: ArrayLike, dimension: int, kind: str = "direction") -> Vector:
-    """The direction as a float64 array (n,), finite; the caller's own array if it is one."""
-    given = np.asarray(direction)
-    if given.dtype.kind not in "fiubO":
-        hint = "take its real part" if given.dtype.kind == "c" else "convert it with float()"
-        raise ValueError(f"{kind} must be real numbers, got dtype {given.dtype}; {hint}.")
-    vector = np.asarray(given, dtype=np.float64)
-    if vector.shape != (dimension,):
-        raise ValueError(f"{kind} must have shape ({dimension},), got {vector.shape}.")
-    if not np.isfinite(vector).all():
-        index = int(np.flatnonzero(~np.isfinite(vector))[0])
-        raise ValueError(f"{kind} must be finite, got {vector[index]} at index {index}.")
-    return vector
-
-
-def as_flat(x: Any, dimension: int) -> Any:
-    """A CVXPY expression as a vector (n,), in row-major order."""
-    x = cp.Expression.cast_to_const(x)
-    if x.size != dimension:
-        raise ValueError(f"x must have {dimension} entries, got shape {x.shape}.")
-    return x if x.ndim == 1 else cp.vec(x, order="C")
-
-
-def _outside(point: Vector, bounds: tuple[Vector, Vector], tolerance: float) -> bool:
-    lower, upper = bounds
-    return bool(np.any(point < lower - tolerance) or np.any(point > upper + tolerance))

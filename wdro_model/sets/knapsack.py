@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import cvxpy as cp
@@ -11,226 +12,37 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from wdro_model.sets.arguments import as_names, as_positive
-from wdro_model.sets.backends import Vector, register_backend, rounding_slack, scaled_to_integers
-from wdro_model.sets.choices import ItemSet
-from wdro_model.sets.edge_program import HighsChoices
-from wdro_model.sets.feasible_set import as_flat
-from wdro_model.sets.held import HeldOracle, Mask, nothing_left
+from wdro_model import checks
+from wdro_model.sets.arguments import as_flat, as_names
+from wdro_model.sets.backends import (
+    BoundedOracle,
+    Vector,
+    register_backend,
+    rounding_slack,
+    scaled_to_integers,
+)
+from wdro_model.sets.choices import ItemSet, Mask
+from wdro_model.sets.hull import HullOracle
 from wdro_model.uncertainty.samples import in_order
 
-MOST_LOADS = 500_000
-"""With more loads than this on the frontier, branch and bound takes over."""
-KNAPSACK_BACKENDS_ROUNDING = 1e-11
-"""Bounds that miss a known profit by less, relatively, are looked at."""
-WHOLE_WEIGHTS = 2**30
-"""OR-Tools multiplies weights and profits: the product has 62 bits."""
+
+@dataclass(frozen=True)
+class Tolerances:
+    """Rounding errors that are forgiven, and the sizes up to which exact methods are tried."""
+
+    capacity: float = 1e-12
+    """Excess of sums of real weights over the capacity, relative to it: 0.1 + 0.2 fits in 0.3."""
+    bound: float = 1e-11
+    """Bounds that miss a known profit by less, relatively, are looked at; a profit's rounding."""
+    frontier: int = 500_000
+    """Loads on the frontier beyond which branch and bound takes over, for want of memory."""
+    hull_arcs: int = 20_000
+    """Arcs of the network of loads up to which a knapsack has a CVXPY form."""
+    whole_weight: int = 2**30
+    """Largest weight for OR-Tools, which multiplies weights and profits in 62 bits."""
 
 
-class _Packing(HeldOracle):
-    """Mandatory items are packed; the free ones that are worth it and fit are solved for."""
-
-    def __init__(self, knapsack: Knapsack) -> None:
-        self._set = knapsack
-
-    def answer(self, direction: Vector, forbidden: Mask, mandatory: Mask) -> tuple[Vector, float]:
-        weights = self._set.weights
-        room = self._set.room - float(weights[mandatory].sum())
-        if room < -1e-12 * self._set.capacity:
-            raise nothing_left(self._set, forbidden, mandatory)
-        vertex = mandatory.astype(np.float64)
-        free = (direction < 0) & (weights <= room) & ~forbidden & ~mandatory
-        vertex[free & (weights == 0)] = 1.0
-        rest = np.flatnonzero(free & (weights > 0))
-        if weights[rest].sum() <= room:
-            vertex[rest] = 1.0
-            return vertex, 0.0
-        found = self._packed(-direction[rest], weights[rest], room)
-        if found is None:
-            return HighsPacking(self._set).answer(direction, forbidden, mandatory)
-        vertex[rest[found[0]]] = 1.0
-        return vertex, found[1]
-
-    @abstractmethod
-    def _packed(self, profits: Vector, weights: Vector, room: float) -> tuple[Mask, float] | None:
-        """Which items to pack, of positive profits and weights, and the slack; None if too hard."""
-
-
-class Frontier(_Packing):
-    """All pairs (load, profit) that no other beats, item by item, in the order of profit / weight.
-
-    With U the fractional optimum, whose last item has the rate r = profit / weight, a packing that
-    departs from it in item j has a profit of at most U - |profit_j - r weight_j|: where this does
-    not reach a packing that is known, the item is settled. The others go through the frontier,
-    where a pair is dropped if its profit with the fractional optimum of the items to come does not
-    reach that packing.
-    """
-
-    def _packed(self, profits: Vector, weights: Vector, room: float) -> tuple[Mask, float] | None:
-        order = np.argsort(-(profits / weights), kind="stable")
-        profits, weights = profits[order], weights[order]
-        known = _greedy(profits, weights, room)
-        least = float(profits[known].sum())
-        whole = int(np.searchsorted(np.cumsum(weights), room, side="right"))
-        rate = profits[whole] / weights[whole]
-        most = profits[:whole].sum() + (room - weights[:whole].sum()) * rate
-        settled = most - np.abs(profits - rate * weights) < least * (
-            1.0 - KNAPSACK_BACKENDS_ROUNDING
-        )
-        inside = settled & (np.arange(order.size) < whole)
-        left = np.flatnonzero(~settled)
-        base = float(profits[inside].sum())
-        rest = room - float(weights[inside].sum())
-        best = np.empty(0, dtype=np.int64)
-        if least < most:
-            found = frontier(profits[left], weights[left], rest, least - base)
-            if found is None:
-                return None
-            best = found
-        packed = known
-        if best.size:
-            packed = inside
-            packed[left[best]] = True
-        unsorted = np.zeros(order.size, dtype=bool)
-        unsorted[order[packed]] = True
-        return unsorted, 0.0
-
-
-def frontier(
-    profits: Vector, weights: Vector, room: float, least: float
-) -> NDArray[np.int64] | None:
-    """The packing of most profit, more than `least`; given by falling profit / weight.
-
-    No item if there is no such packing; None if the frontier grows large.
-    """
-    n = profits.size
-    ends, sums = (np.concatenate([[0.0], np.cumsum(part)]) for part in (weights, profits))
-    rates = np.append(profits / weights, 0.0)
-    margin = KNAPSACK_BACKENDS_ROUNDING * float(sums[-1])
-    best, end = least, (-1, -1)  # the last item of the best packing, and its place
-    loads, values = np.zeros(1), np.zeros(1)
-    steps: list[tuple[np.ndarray, np.ndarray]] = []
-    for i in range(n):
-        fits = np.flatnonzero(loads + weights[i] <= room)
-        places = np.concatenate([np.arange(loads.size), fits])
-        taken = np.arange(places.size) >= loads.size
-        loads, values = loads[places] + weights[i] * taken, values[places] + profits[i] * taken
-        # By load, the better first; a pair stays if it is better than all lighter ones.
-        order = np.lexsort((-values, loads))
-        ahead = np.maximum.accumulate(values[order])
-        order = order[np.concatenate([[True], ahead[1:] > ahead[:-1]])]
-        reach = ends[i + 1] + (room - loads[order])
-        last = np.minimum(np.searchsorted(ends, reach, side="right") - 1, n)
-        bound = values[order] + sums[last] - sums[i + 1] + (reach - ends[last]) * rates[last]
-        order = order[bound > best - margin]
-        if not order.size:
-            break
-        if order.size > MOST_LOADS:
-            return None
-        loads, values = loads[order], values[order]
-        steps.append((places[order], taken[order]))
-        top = int(np.argmax(values))
-        if values[top] > best:
-            best, end = float(values[top]), (i, top)
-            if best >= bound.max():
-                break
-    packed, place = [], end[1]
-    for i in range(end[0], -1, -1):
-        places, taken = steps[i]
-        if taken[place]:
-            packed.append(i)
-        place = int(places[place])
-    return np.array(packed, dtype=np.int64)
-
-
-def _greedy(profits: Vector, weights: Vector, room: float) -> Mask:
-    """Every item that still fits, in turn."""
-    packed = np.zeros(profits.size, dtype=bool)
-    for i, weight in enumerate(weights.tolist()):
-        if weight <= room:
-            packed[i] = True
-            room -= weight
-    return packed
-
-
-class HighsPacking(HighsChoices):
-    """HiGHS' branch and bound."""
-
-    def __init__(self, knapsack: Knapsack) -> None:
-        size = float(knapsack.weights.max()) or 1.0
-        row, limit = knapsack.weights[None, :] / size, np.array([knapsack.capacity / size])
-        super().__init__(knapsack, row, np.array([-np.inf]), limit, integer=True)
-
-
-class _WholePacking(_Packing):
-    """A solver of whole weights and profits."""
-
-    def __init__(self, knapsack: Knapsack) -> None:
-        super().__init__(knapsack)
-        integers, unit = scaled_to_integers(knapsack.weights, WHOLE_WEIGHTS)
-        if rounding_slack(knapsack.weights, integers, unit) > 0:
-            raise ValueError(
-                "OR-Tools takes knapsacks with whole weights, up to a common factor and 2**30; got "
-                f"weights such as {knapsack.weights[int(np.argmax(knapsack.weights))]!r}. Use "
-                "backend='frontier'."
-            )
-        self._unit = unit
-
-    def _packed(self, profits: Vector, weights: Vector, room: float) -> tuple[Mask, float]:
-        loads = np.rint(weights / self._unit).astype(np.int64)
-        most = min(int(room / self._unit * (1 + 1e-12)), int(loads.sum()))
-        integers, unit = scaled_to_integers(profits, max(2, 2**61 // (profits.size * max(most, 1))))
-        return self._solved(integers, loads, most), rounding_slack(profits, integers, unit)
-
-    @abstractmethod
-    def _solved(self, profits: np.ndarray, loads: np.ndarray, most: int) -> Mask:
-        """Which items to pack."""
-
-
-class OrToolsPacking(_WholePacking):
-    """OR-Tools' knapsack solver."""
-
-    def _solved(self, profits: np.ndarray, loads: np.ndarray, most: int) -> Mask:
-        from ortools.algorithms.python import knapsack_solver
-
-        kinds = knapsack_solver.SolverType
-        solver = knapsack_solver.KnapsackSolver(
-            kinds.KNAPSACK_MULTIDIMENSION_BRANCH_AND_BOUND_SOLVER, "knapsack"
-        )
-        solver.init(profits.tolist(), [loads.tolist()], [most])
-        solver.solve()
-        return np.array([solver.best_solution_contains(i) for i in range(profits.size)])
-
-
-class CpSatPacking(_WholePacking):
-    """CP-SAT."""
-
-    def _solved(self, profits: np.ndarray, loads: np.ndarray, most: int) -> Mask:
-        from ortools.sat.python import cp_model
-
-        model = cp_model.CpModel()
-        x = [model.new_bool_var("") for _ in profits]
-        model.add(cp_model.LinearExpr.weighted_sum(x, loads.tolist()) <= most)
-        model.maximize(cp_model.LinearExpr.weighted_sum(x, profits.tolist()))
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = 1
-        status = solver.solve(model)
-        if status != cp_model.OPTIMAL:
-            raise cp.error.SolverError(
-                f"CP-SAT stopped with {solver.status_name(status)} on {self._set!r}."
-            )
-        return np.array([solver.boolean_value(variable) for variable in x])
-
-
-# ------------------------------
-# Subsets of items that fit into a knapsack
-
-
-ARCS = 20_000
-"""Knapsacks whose network of loads has at most so many arcs have a CVXPY form."""
-ROUNDING = 1e-12
-"""How far sums of real weights may exceed the capacity, relative to it: 0.1 + 0.2 fits in 0.3."""
-
+TOLERANCES = Tolerances()
 KnapsackBackend = Literal["frontier", "ortools", "cpsat", "highs"]
 """Those that are built in; `register_backend` adds others."""
 
@@ -251,7 +63,6 @@ class Knapsack(ItemSet):
 
     Examples
     --------
-    >>> import wdro_model as wdro
     >>> bag = wdro.sets.Knapsack([3.0, 2.0, 2.0], capacity=4.0, items=["tent", "food", "rope"])
     >>> bag.selected(bag.minimize([-5.0, -3.0, -3.0]))              # minus what they are worth
     ['food', 'rope']
@@ -271,7 +82,7 @@ class Knapsack(ItemSet):
     ) -> None:
         labels = None if items is None else as_names(items, self.thing)
         self.weights = _as_weights(in_order(weights, labels, "the weights of a Knapsack"))
-        self.capacity = as_positive(capacity, "the capacity of a Knapsack", or_zero=True)
+        self.capacity = checks.number("the capacity of a Knapsack", capacity, low=0)
         super().__init__(self.weights.size if items is None else items)
         if self.dimension != self.weights.size:
             raise ValueError(
@@ -279,19 +90,21 @@ class Knapsack(ItemSet):
                 f"{self.dimension} items."
             )
         whole = bool(np.all(self.weights == np.floor(self.weights)))
-        self.room = np.floor(self.capacity) if whole else self.capacity * (1.0 + ROUNDING)
+        self.room = (
+            np.floor(self.capacity) if whole else self.capacity * (1.0 + TOLERANCES.capacity)
+        )
         self.bounds = (np.zeros(self.dimension), (self.weights <= self.room).astype(np.float64))
         self.has_constraints = self._loads() is not None
         self.use_backend(backend)
         self.hold(forbidden, mandatory)
 
     def is_member(self, chosen: np.ndarray) -> bool:
-        return bool(self.weights[chosen].sum() <= self.room * (1.0 + ROUNDING))
+        return bool(self.weights[chosen].sum() <= self.room * (1.0 + TOLERANCES.capacity))
 
     def describe(self) -> str:
         return (
             f"subsets of {self.dimension} items of weight at most {self.capacity:g}"
-            f"{self._held_words()}, minimised by {self.backend}"
+            f"{self._held_in_words}, minimised by {self.backend}"
         )
 
     def _loads(self) -> list[Vector] | None:
@@ -303,7 +116,7 @@ class Knapsack(ItemSet):
                 np.unique(np.concatenate([last, last[last + weight <= self.room] + weight]))
             )
             count += 2 * last.size
-            if count > ARCS:
+            if count > TOLERANCES.hull_arcs:
                 return None
         return loads
 
@@ -340,31 +153,218 @@ class Knapsack(ItemSet):
             as_flat(x, self.dimension) == chosen @ flow,
         ]
 
+    def _capacity_row(self, x: Any) -> list[Any]:
+        """<weights, x> <= capacity, in units of the largest weight, for 0 <= x <= 1."""
+        unit = float(self.weights.max()) or 1.0
+        return [x >= 0, x <= 1, (self.weights / unit) @ x <= self.capacity / unit]
+
     def __repr__(self) -> str:
         return f"Knapsack({self.dimension} items, capacity={self.capacity:g})"
 
 
-def _as_weights(weights: ArrayLike) -> Vector:
-    try:
-        given = np.array(weights, dtype=np.float64)
-    except (TypeError, ValueError):
+def _as_weights(given: Any) -> Vector:
+    """Weights (n,), finite and >= 0."""
+    weights = checks.real_array("the weights of a Knapsack", given, hint="give a list of numbers")
+    if weights.ndim != 1 or not weights.size:
+        raise checks.refuse("the weights of a Knapsack", "a list of numbers", given)
+    if np.any(weights < 0):
+        index = int(np.argmax(weights < 0))
         raise ValueError(
-            f"the weights of a Knapsack must be a list of numbers, got {weights!r}."
-        ) from None
-    if given.ndim != 1 or not given.size:
-        raise ValueError(
-            f"the weights of a Knapsack must be a list of numbers, got shape {given.shape}."
+            f"the weights of a Knapsack must be >= 0, got {weights[index]} at index {index}."
         )
-    wrong = ~(np.isfinite(given) & (given >= 0))
-    if wrong.any():
-        at = int(np.flatnonzero(wrong)[0])
-        raise ValueError(
-            f"the weights of a Knapsack must be finite and >= 0, got {given[at]} at index {at}."
+    return weights.copy()
+
+
+# ------------------------------------------------------------------ backends
+class Packing(BoundedOracle):
+    """Mandatory items are packed; the free ones that are worth it and fit are solved for."""
+
+    def __init__(self, knapsack: Knapsack) -> None:
+        self._set = knapsack
+
+    def answer(self, direction: Vector, lower: Vector, upper: Vector) -> tuple[Vector, float]:
+        weights = self._set.weights
+        room = self._set.room - float(weights @ lower)
+        if room < -TOLERANCES.capacity * self._set.capacity:
+            raise self._set.refusal(lower, upper)
+        vertex = lower.copy()
+        free = (direction < 0) & (weights <= room) & (upper > lower)
+        vertex[free & (weights == 0)] = 1.0
+        rest = np.flatnonzero(free & (weights > 0))
+        if weights[rest].sum() <= room:
+            vertex[rest] = 1.0
+            return vertex, 0.0
+        packing = self._packing(-direction[rest], weights[rest], room)
+        if packing is None:
+            return _highs(self._set).answer(direction, lower, upper)
+        vertex[rest[packing[0]]] = 1.0
+        return vertex, packing[1]
+
+    @abstractmethod
+    def _packing(self, profits: Vector, weights: Vector, room: float) -> tuple[Mask, float] | None:
+        """The items to pack, of positive profits and weights, and the slack; None if too hard."""
+
+
+class Frontier(Packing):
+    """All pairs (load, profit) that no other beats, item by item, in the order of profit / weight.
+
+    With U the fractional optimum, whose last item has the rate r = profit / weight, a packing that
+    departs from it in item j has a profit of at most U - |profit_j - r weight_j|: where this does
+    not reach a packing that is known, the item is settled. The others go through the frontier,
+    where a pair is dropped if its profit with the fractional optimum of the items to come does not
+    reach that packing.
+    """
+
+    def _packing(self, profits: Vector, weights: Vector, room: float) -> tuple[Mask, float] | None:
+        order = np.argsort(-(profits / weights), kind="stable")
+        profits, weights = profits[order], weights[order]
+        known = _greedy(profits, weights, room)
+        least = float(profits[known].sum())
+        whole = int(np.searchsorted(np.cumsum(weights), room, side="right"))
+        rate = profits[whole] / weights[whole]
+        most = profits[:whole].sum() + (room - weights[:whole].sum()) * rate
+        settled = most - np.abs(profits - rate * weights) < least * (1.0 - TOLERANCES.bound)
+        inside = settled & (np.arange(order.size) < whole)
+        left = np.flatnonzero(~settled)
+        base = float(profits[inside].sum())
+        rest = room - float(weights[inside].sum())
+        best = np.empty(0, dtype=np.int64)
+        if least < most:
+            packing = frontier(profits[left], weights[left], rest, least - base)
+            if packing is None:
+                return None
+            best = packing
+        packed = known
+        if best.size:
+            packed = inside
+            packed[left[best]] = True
+        unsorted = np.zeros(order.size, dtype=bool)
+        unsorted[order[packed]] = True
+        return unsorted, 0.0
+
+
+def frontier(
+    profits: Vector, weights: Vector, room: float, least: float
+) -> NDArray[np.int64] | None:
+    """The packing of most profit, more than `least`; given by falling profit / weight.
+
+    No item if there is no such packing; None if the frontier grows large.
+    """
+    n = profits.size
+    ends, sums = (np.concatenate([[0.0], np.cumsum(part)]) for part in (weights, profits))
+    rates = np.append(profits / weights, 0.0)
+    margin = TOLERANCES.bound * float(sums[-1])
+    best, end = least, (-1, -1)  # the last item of the best packing, and its place
+    loads, values = np.zeros(1), np.zeros(1)
+    steps: list[tuple[np.ndarray, np.ndarray]] = []
+    for i in range(n):
+        fits = np.flatnonzero(loads + weights[i] <= room)
+        places = np.concatenate([np.arange(loads.size), fits])
+        taken = np.arange(places.size) >= loads.size
+        loads, values = loads[places] + weights[i] * taken, values[places] + profits[i] * taken
+        # By load, the better first; a pair stays if it is better than all lighter ones.
+        order = np.lexsort((-values, loads))
+        ahead = np.maximum.accumulate(values[order])
+        order = order[np.concatenate([[True], ahead[1:] > ahead[:-1]])]
+        reach = ends[i + 1] + (room - loads[order])
+        last = np.minimum(np.searchsorted(ends, reach, side="right") - 1, n)
+        bound = values[order] + sums[last] - sums[i + 1] + (reach - ends[last]) * rates[last]
+        order = order[bound > best - margin]
+        if not order.size:
+            break
+        if order.size > TOLERANCES.frontier:
+            return None
+        loads, values = loads[order], values[order]
+        steps.append((places[order], taken[order]))
+        top = int(np.argmax(values))
+        if values[top] > best:
+            best, end = float(values[top]), (i, top)
+            if best >= bound.max():
+                break
+    packed, place = [], end[1]
+    for i in range(end[0], -1, -1):
+        places, taken = steps[i]
+        if taken[place]:
+            packed.append(i)
+        place = int(places[place])
+    return np.array(packed, dtype=np.int64)
+
+
+def _greedy(profits: Vector, weights: Vector, room: float) -> Mask:
+    """Every item that still fits, in turn."""
+    packed = np.zeros(profits.size, dtype=bool)
+    for i, weight in enumerate(weights.tolist()):
+        if weight <= room:
+            packed[i] = True
+            room -= weight
+    return packed
+
+
+class WholePacking(Packing):
+    """A solver of whole weights and profits."""
+
+    def __init__(self, knapsack: Knapsack) -> None:
+        super().__init__(knapsack)
+        integers, unit = scaled_to_integers(knapsack.weights, TOLERANCES.whole_weight)
+        if rounding_slack(knapsack.weights, integers, unit) > 0:
+            raise ValueError(
+                "OR-Tools takes knapsacks with whole weights, up to a common factor and 2**30; got "
+                f"weights such as {knapsack.weights[int(np.argmax(knapsack.weights))]!r}. Use "
+                "backend='frontier'."
+            )
+        self._unit = unit
+
+    def _packing(self, profits: Vector, weights: Vector, room: float) -> tuple[Mask, float]:
+        loads = np.rint(weights / self._unit).astype(np.int64)
+        most = min(int(room / self._unit * (1 + 1e-12)), int(loads.sum()))
+        integers, unit = scaled_to_integers(profits, max(2, 2**61 // (profits.size * max(most, 1))))
+        return self._solve(integers, loads, most), rounding_slack(profits, integers, unit)
+
+    @abstractmethod
+    def _solve(self, profits: np.ndarray, loads: np.ndarray, most: int) -> Mask:
+        """The items to pack."""
+
+
+class OrToolsPacking(WholePacking):
+    """OR-Tools' knapsack solver."""
+
+    def _solve(self, profits: np.ndarray, loads: np.ndarray, most: int) -> Mask:
+        from ortools.algorithms.python import knapsack_solver
+
+        kinds = knapsack_solver.SolverType
+        solver = knapsack_solver.KnapsackSolver(
+            kinds.KNAPSACK_MULTIDIMENSION_BRANCH_AND_BOUND_SOLVER, "knapsack"
         )
-    return given
+        solver.init(profits.tolist(), [loads.tolist()], [most])
+        solver.solve()
+        return np.array([solver.best_solution_contains(i) for i in range(profits.size)])
+
+
+class CpSatPacking(WholePacking):
+    """CP-SAT."""
+
+    def _solve(self, profits: np.ndarray, loads: np.ndarray, most: int) -> Mask:
+        from ortools.sat.python import cp_model
+
+        model = cp_model.CpModel()
+        x = [model.new_bool_var("") for _ in profits]
+        model.add(cp_model.LinearExpr.weighted_sum(x, loads.tolist()) <= most)
+        model.maximize(cp_model.LinearExpr.weighted_sum(x, profits.tolist()))
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = 1
+        status = solver.solve(model)
+        if status != cp_model.OPTIMAL:
+            raise cp.error.SolverError(
+                f"CP-SAT stopped with {solver.status_name(status)} on {self._set!r}."
+            )
+        return np.array([solver.boolean_value(variable) for variable in x])
+
+
+def _highs(knapsack: Knapsack) -> HullOracle:
+    return HullOracle(knapsack, knapsack._capacity_row)
 
 
 register_backend(Knapsack, "frontier", Frontier)
 register_backend(Knapsack, "ortools", OrToolsPacking)
 register_backend(Knapsack, "cpsat", CpSatPacking)
-register_backend(Knapsack, "highs", HighsPacking)
+register_backend(Knapsack, "highs", _highs)

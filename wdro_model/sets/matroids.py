@@ -10,12 +10,12 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from wdro_model import checks
 from wdro_model.errors import blaming
-from wdro_model.sets.arguments import as_count, as_names, bounds_refused, is_integer
-from wdro_model.sets.backends import LinearOracle, Vector
-from wdro_model.sets.choices import ItemSet
-from wdro_model.sets.feasible_set import FeasibleSet, as_direction, as_flat
-from wdro_model.sets.held import HeldOracle, Mask, nothing_left
+from wdro_model.sets.arguments import as_flat, as_names, is_integer
+from wdro_model.sets.backends import BoundedOracle, Vector
+from wdro_model.sets.choices import ItemSet, Mask
+from wdro_model.sets.feasible_set import BoundedSet
 
 
 class Subsets(ItemSet):
@@ -28,7 +28,6 @@ class Subsets(ItemSet):
 
     Examples
     --------
-    >>> import wdro_model as wdro
     >>> teams = wdro.sets.Subsets(["Ann", "Bob", "Cid", "Dee"], k=2, mandatory=["Dee"])
     >>> teams.selected(teams.minimize([1.0, 2.0, 3.0, 9.0]))
     ['Ann', 'Dee']
@@ -46,7 +45,7 @@ class Subsets(ItemSet):
         mandatory: Iterable[Any] | None = None,
     ) -> None:
         super().__init__(items)
-        self.k = as_count(k, "the size k of Subsets")
+        self.k = checks.whole_number("the size k of Subsets", k, low=1)
         if self.k > self.dimension:
             raise ValueError(
                 f"Subsets of k = {self.k} items need as many, got {self.dimension} items."
@@ -55,42 +54,42 @@ class Subsets(ItemSet):
         self.use_backend()
         self.hold(forbidden, mandatory)
 
-    def is_member(self, chosen: np.ndarray) -> bool:
+    def is_member(self, chosen: Mask) -> bool:
         size = int(np.count_nonzero(chosen))
         return size <= self.k if self.at_most else size == self.k
 
     def describe(self) -> str:
         size = f"at most {self.k}" if self.at_most else str(self.k)
-        return f"subsets of {size} of {self.dimension} items{self._held_words()}"
+        return f"subsets of {size} of {self.dimension} items{self._held_in_words}"
 
     def _hull(self, x: Any) -> list[Any]:
         flat = as_flat(x, self.dimension)
         size = cp.sum(flat)
         return [flat >= 0, flat <= 1, size <= self.k if self.at_most else size == self.k]
 
-    def _own_oracle(self) -> LinearOracle:
-        return _Cheapest(self)
+    def _own_oracle(self) -> BoundedOracle:
+        return Cheapest(self)
 
     def __repr__(self) -> str:
         return f"Subsets({self.dimension} items, k={self.k}, at_most={self.at_most})"
 
 
-class _Cheapest(HeldOracle):
+class Cheapest(BoundedOracle):
     """The k cheapest items."""
 
     def __init__(self, subsets: Subsets) -> None:
         self._set = subsets
 
-    def answer(self, direction: Vector, forbidden: Mask, mandatory: Mask) -> tuple[Vector, float]:
-        free = np.flatnonzero(~forbidden & ~mandatory)
+    def answer(self, direction: Vector, lower: Vector, upper: Vector) -> tuple[Vector, float]:
+        free = np.flatnonzero(upper > lower)
         if self._set.at_most:
             free = free[direction[free] < 0]
-        left = self._set.k - int(np.count_nonzero(mandatory))
+        left = self._set.k - int(np.count_nonzero(lower))
         if left < 0 or (left > free.size and not self._set.at_most):
-            raise nothing_left(self._set, forbidden, mandatory)
+            raise self._set.refusal(lower, upper)
         if 0 < left < free.size:
             free = free[np.argpartition(direction[free], left - 1)[:left]]
-        vertex = mandatory.astype(np.float64)
+        vertex = lower.copy()
         if left:
             vertex[free] = 1.0
         return vertex, 0.0
@@ -112,7 +111,6 @@ class Partition(ItemSet):
 
     Examples
     --------
-    >>> import wdro_model as wdro
     >>> courses = {"soup": ["leek", "bean"], "main": ["fish", "rice"]}
     >>> menu = wdro.sets.Partition(courses, 1, bases=True)
     >>> menu.selected(menu.minimize([2.0, 1.0, 4.0, 3.0]))
@@ -146,14 +144,14 @@ class Partition(ItemSet):
         self.use_backend()
         self.hold(forbidden, mandatory)
 
-    def is_member(self, chosen: np.ndarray) -> bool:
+    def is_member(self, chosen: Mask) -> bool:
         counts = np.bincount(self.group_of[chosen], minlength=len(self.groups))
         return bool(np.all(counts == self.capacities if self.bases else counts <= self.capacities))
 
     def describe(self) -> str:
         return (
             f"{'exactly' if self.bases else 'at most'} so many items of each of "
-            f"{len(self.groups)} groups, {self.dimension} items in all{self._held_words()}"
+            f"{len(self.groups)} groups, {self.dimension} items in all{self._held_in_words}"
         )
 
     def _hull(self, x: Any) -> list[Any]:
@@ -163,36 +161,36 @@ class Partition(ItemSet):
         limit = counts == self.capacities if self.bases else counts <= self.capacities
         return [flat >= 0, flat <= 1, limit]
 
-    def _own_oracle(self) -> LinearOracle:
-        return _CheapestOfGroups(self)
+    def _own_oracle(self) -> BoundedOracle:
+        return CheapestOfGroups(self)
 
     def __repr__(self) -> str:
         return f"Partition({self.dimension} items in {len(self.groups)} groups)"
 
 
-class _CheapestOfGroups(HeldOracle):
+class CheapestOfGroups(BoundedOracle):
     """The cheapest items of each group."""
 
     def __init__(self, partition: Partition) -> None:
         self._set = partition
 
-    def answer(self, direction: Vector, forbidden: Mask, mandatory: Mask) -> tuple[Vector, float]:
+    def answer(self, direction: Vector, lower: Vector, upper: Vector) -> tuple[Vector, float]:
         partition, group_of = self._set, self._set.group_of
         count = len(partition.groups)
-        left = partition.capacities - np.bincount(group_of[mandatory], minlength=count)
-        free = ~forbidden & ~mandatory
+        left = partition.capacities - np.bincount(group_of[lower > 0], minlength=count)
+        free = upper > lower
         if not partition.bases:
             free &= direction < 0
         short = partition.bases and np.any(np.bincount(group_of[free], minlength=count) < left)
         if np.any(left < 0) or short:
-            raise nothing_left(partition, forbidden, mandatory)
+            raise partition.refusal(lower, upper)
         order = np.flatnonzero(free)
         order = order[np.argsort(direction[order], kind="stable")]
         order = order[np.argsort(group_of[order], kind="stable")]
         groups = group_of[order]
         first = np.searchsorted(groups, np.arange(count))
         place = np.arange(order.size) - first[groups]  # of an item within its group, by cost
-        vertex = mandatory.astype(np.float64)
+        vertex = lower.copy()
         vertex[order[place < left[groups]]] = 1.0
         return vertex, 0.0
 
@@ -224,17 +222,23 @@ def _as_capacities(capacities: Any, keys: tuple[Any, ...]) -> np.ndarray:
             f"{capacities!r}."
         )
     named = zip(keys, capacities)
-    return np.array([as_count(c, f"the capacity of group {key!r}", 0) for key, c in named])
+    return np.array(
+        [checks.whole_number(f"the capacity of group {key!r}", c, low=0) for key, c in named]
+    )
 
 
 # ------------------------------
 # Matroids known by a function that tells whether a subset is independent
 
 
-WRITTEN = 10
-"""Matroids on at most so many items have a CVXPY form: a constraint for each subset."""
+LARGEST_WRITTEN = 10
+"""Items up to which there is a CVXPY form: it has a constraint for each subset."""
 ORDERS = 8
-"""Random orders in which the axioms are tried at declaration."""
+"""Random orders in which the axioms of a matroid are tried at declaration."""
+PAIRS = 50
+"""Random pairs of subsets for which submodularity is tried at declaration."""
+ROUNDING = 1e-9
+"""Error of a sum of values of f, relative to them, that does not count against submodularity."""
 
 
 class Matroid(ItemSet):
@@ -253,7 +257,6 @@ class Matroid(ItemSet):
 
     Examples
     --------
-    >>> import networkx as nx, wdro_model as wdro
     >>> edges = [("a", "b"), ("b", "c"), ("a", "c")]
     >>> def is_forest(chosen):
     ...     return not chosen or nx.is_forest(nx.Graph(chosen))
@@ -281,11 +284,11 @@ class Matroid(ItemSet):
         if not self._holds([]):
             raise ValueError("not a matroid: the empty set must be independent.")
         self.rank = self._checked_rank()
-        self.has_constraints = self.dimension <= WRITTEN
+        self.has_constraints = self.dimension <= LARGEST_WRITTEN
         self.use_backend()
         self.hold(forbidden, mandatory)
 
-    def is_member(self, chosen: np.ndarray) -> bool:
+    def is_member(self, chosen: Mask) -> bool:
         positions = np.flatnonzero(chosen).tolist()
         if self.bases and len(positions) != self.rank:
             return False
@@ -303,7 +306,7 @@ class Matroid(ItemSet):
         kind = "bases" if self.bases else "independent sets"
         return (
             f"{kind} of a matroid of rank {self.rank} on {self.dimension} items"
-            f"{self._held_words()}, minimised greedily"
+            f"{self._held_in_words}, minimised greedily"
         )
 
     def _holds(self, positions: Iterable[int]) -> bool:
@@ -319,24 +322,21 @@ class Matroid(ItemSet):
             part = [item for item in basis if rng.random() < 0.5]
             if not self._holds(part):
                 raise ValueError(
-                    f"not a matroid: {self._named(basis)} is independent and its part "
-                    f"{self._named(part)} is not."
+                    f"not a matroid: {_braced(self.items, basis)} is independent and its part "
+                    f"{_braced(self.items, part)} is not."
                 )
             some = rng.permutation(self.dimension)[: rng.integers(1, self.dimension + 1)]
-            found = [self.extended([], rng.permutation(some).tolist()) for _ in range(2)]
-            if len(found[0]) != len(found[1]):
-                sizes = {len(basis): basis for basis in found}
+            bases = [self.extended([], rng.permutation(some).tolist()) for _ in range(2)]
+            if len(bases[0]) != len(bases[1]):
+                sizes = {len(basis): basis for basis in bases}
                 break
         if len(sizes) > 1:
-            small, large = (sizes[size] for size in (min(sizes), max(sizes)))
+            small, large = (_braced(self.items, sizes[k]) for k in (min(sizes), max(sizes)))
             raise ValueError(
-                f"not a matroid: {self._named(small)} cannot be extended by an item of the larger "
-                f"independent set {self._named(large)}, so that greedy answers would be wrong."
+                f"not a matroid: {small} cannot be extended by an item of the larger independent "
+                f"set {large}, so that greedy answers would be wrong."
             )
         return next(iter(sizes))
-
-    def _named(self, positions: list[int]) -> str:
-        return "{" + ", ".join(repr(self.items[i]) for i in sorted(positions)) + "}"
 
     def _hull(self, x: Any) -> list[Any]:
         """x(S) <= rank(S) for every subset S: Edmonds' matroid polytope."""
@@ -344,49 +344,49 @@ class Matroid(ItemSet):
             return super()._hull(x)
         flat, n = as_flat(x, self.dimension), self.dimension
         subsets = [list(s) for k in range(1, n + 1) for s in combinations(range(n), k)]
-        rows = np.array([self._indicator(s) for s in subsets])
+        rows = np.array([self.indicator(s) for s in subsets])
         ranks = np.array([len(self.extended([], s)) for s in subsets])
         written = [flat >= 0, rows @ flat <= ranks]
         return [*written, cp.sum(flat) == self.rank] if self.bases else written
 
-    def _own_oracle(self) -> LinearOracle:
-        return _Greedy(self)
+    def _own_oracle(self) -> BoundedOracle:
+        return Greedy(self)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.dimension} items, rank={self.rank})"
 
 
-class _Greedy(HeldOracle):
+class Greedy(BoundedOracle):
     """The cheapest items first, each if it leaves the set independent."""
 
     def __init__(self, matroid: Matroid) -> None:
         self._matroid = matroid
 
-    def answer(self, direction: Vector, forbidden: Mask, mandatory: Mask) -> tuple[Vector, float]:
+    def answer(self, direction: Vector, lower: Vector, upper: Vector) -> tuple[Vector, float]:
         matroid = self._matroid
-        start = np.flatnonzero(mandatory).tolist()
+        start = np.flatnonzero(lower).tolist()
         order = np.argsort(direction, kind="stable")
-        free = ~forbidden & ~mandatory
+        free = upper > lower
         if not matroid.bases:
             free &= direction < 0
         if start and not matroid._holds(start):
-            raise nothing_left(matroid, forbidden, mandatory)
+            raise matroid.refusal(lower, upper)
         chosen = matroid.extended(start, order[free[order]].tolist())
         if matroid.bases and len(chosen) < matroid.rank:
-            raise nothing_left(matroid, forbidden, mandatory)
-        return matroid._indicator(chosen), 0.0
+            raise matroid.refusal(lower, upper)
+        return matroid.indicator(chosen), 0.0
+
+
+def _braced(items: tuple[Any, ...], positions: list[int]) -> str:
+    """A subset as a message shows it."""
+    return "{" + ", ".join(repr(items[i]) for i in sorted(positions)) + "}"
 
 
 # ------------------------------
 # The base polytope of a submodular function
 
 
-TRIED = 50
-"""Random pairs of subsets for which submodularity is tried at declaration."""
-ROUNDING = 1e-9
-
-
-class BasePolytope(FeasibleSet):
+class BasePolytope(BoundedSet):
     """{x : x(S) <= f(S) for every subset S, x(N) = f(N)}, minimised by the greedy algorithm.
 
     Parameters
@@ -399,7 +399,6 @@ class BasePolytope(FeasibleSet):
 
     Examples
     --------
-    >>> import wdro_model as wdro
     >>> permutations = wdro.sets.BasePolytope(lambda chosen: sum(range(4 - len(chosen), 4)), 3)
     >>> permutations.minimize([0.1, 0.3, 0.2])
     array([3., 1., 2.])
@@ -417,23 +416,17 @@ class BasePolytope(FeasibleSet):
         upper = np.array([self._value([i]) for i in everything])
         without = [self._value(everything[:i] + everything[i + 1 :]) for i in everything]
         self.bounds = (np.minimum(total - np.array(without), upper), upper)
-        self.has_constraints = self.dimension <= WRITTEN
+        self.has_constraints = self.dimension <= LARGEST_WRITTEN
 
-    def minimize(
-        self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
-    ) -> Vector:
-        if lower is not None or upper is not None:
-            return self.minimize_within(direction, lower, upper)
-        order = np.argsort(as_direction(direction, self.dimension), kind="stable").tolist()
+    def answer(
+        self, direction: Vector, lower: ArrayLike | None, upper: ArrayLike | None
+    ) -> tuple[Vector, float]:
+        self.refuse_bounds(lower, upper)
+        order = np.argsort(direction, kind="stable").tolist()
         values = [self._value(order[:k]) for k in range(1, self.dimension + 1)]
         vertex = np.empty(self.dimension)
         vertex[order] = np.diff([0.0, *values])
-        return vertex
-
-    def minimize_within(
-        self, direction: ArrayLike, lower: ArrayLike | None, upper: ArrayLike | None
-    ) -> Vector:
-        raise bounds_refused(self)
+        return vertex, 0.0
 
     def constraints(self, x: Any) -> list[Any]:
         """A constraint for each subset, for at most 10 items."""
@@ -459,7 +452,7 @@ class BasePolytope(FeasibleSet):
         with blaming("the function f of a BasePolytope"):
             value = float(self.f(frozenset(self.items[i] for i in positions)))
         if not np.isfinite(value):
-            raise ValueError(f"f must be finite, got {value} for {self._named(positions)}.")
+            raise ValueError(f"f must be finite, got {value} for {_braced(self.items, positions)}.")
         return value
 
     def _check_submodular(self) -> None:
@@ -471,17 +464,15 @@ class BasePolytope(FeasibleSet):
                 "lambda S: f(S) - f(frozenset())."
             )
         rng = np.random.default_rng(0)
-        for _ in range(TRIED if self.dimension > 1 else 0):
+        for _ in range(PAIRS if self.dimension > 1 else 0):
             i, j, *others = rng.permutation(self.dimension).tolist()
             base = [k for k in others if rng.random() < 0.5]
             corners = (base, [*base, i], [*base, j], [*base, i, j])
             values = [self._value(s) for s in corners]
             gain, later = values[1] - values[0], values[3] - values[2]
             if later > gain + ROUNDING * max(map(abs, values)):
+                small, large = (_braced(self.items, subset) for subset in (base, [*base, j]))
                 raise ValueError(
-                    f"f is not submodular: {self.items[i]!r} adds {gain:g} to {self._named(base)} "
-                    f"and {later:g} to {self._named([*base, j])}; what an item adds must not grow."
+                    f"f is not submodular: {self.items[i]!r} adds {gain:g} to {small} and "
+                    f"{later:g} to {large}; what an item adds must not grow."
                 )
-
-    def _named(self, positions: list[int]) -> str:
-        return "{" + ", ".join(repr(self.items[i]) for i in sorted(positions)) + "}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 from typing import Any
 
 import cvxpy as cp
@@ -11,13 +10,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from wdro_model.errors import InexactOracleError, blaming
+from wdro_model.sets.arguments import as_direction, as_flat, as_interval, as_shape
 from wdro_model.sets.backends import Vector
-from wdro_model.sets.feasible_set import FeasibleSet, as_direction, as_flat
-from wdro_model.sets.held import as_held, check_held, priced
-from wdro_model.sets.vertices import is_whole
+from wdro_model.sets.feasible_set import BoundedSet, check_held, with_prices
+from wdro_model.sets.rounding import is_whole
 
 
-class Oracle(FeasibleSet):
+class Oracle(BoundedSet):
     """The set whose linear minimiser is the function `lmo`: direction -> vertex.
 
     Parameters
@@ -79,7 +78,7 @@ class Oracle(FeasibleSet):
                 f"constraints of oracle {self.name!r} must be a function x -> list of CVXPY "
                 f"constraints, got {type(constraints).__name__}; write lambda x: [x >= 0, ...]."
             )
-        self.shape = self._as_shape(dimension if shape is None else shape)
+        self.shape = as_shape(dimension if shape is None else shape, f"oracle {self.name!r}")
         self.dimension = int(np.prod(self.shape))
         self.nonnegative_directions = nonnegative_directions
         self.has_constraints = constraints is not None
@@ -90,44 +89,29 @@ class Oracle(FeasibleSet):
         self._cvxpy_form = constraints
         self.bounds = None if bounds is None else self._as_bounds(bounds)
 
-    def minimize(
-        self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
-    ) -> Vector:
-        """The function's vertex, checked; within bounds by prices, for vertices of 0 and 1."""
-        return self.minimize_with_slack(direction, lower, upper)[0]
-
-    def minimize_within(
-        self, direction: ArrayLike, lower: ArrayLike | None, upper: ArrayLike | None
-    ) -> Vector:
-        return self.minimize_with_slack(direction, lower, upper)[0]
-
-    def minimize_with_slack(
-        self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
+    def answer(
+        self, direction: Vector, lower: ArrayLike | None, upper: ArrayLike | None
     ) -> tuple[Vector, float]:
-        """The function's vertex, and how far its cost is above the function's bound.
+        """The function's vertex, checked, and how far its cost is above the function's bound.
 
-        Prices move the costs of all points within the bounds by the same: the slack stays.
+        Within bounds by prices, for vertices of 0 and 1. Prices move the costs of all points
+        within the bounds by the same: the slack stays.
         """
-        given = as_direction(direction, self.dimension)
         if lower is None and upper is None:
-            return self._asked(given)
-        held = as_held(lower, upper, self.dimension)
-        vertex, slack = self._asked(priced(self, given, *held))
+            return self._call(direction)
+        unit = (np.zeros(self.dimension), np.ones(self.dimension))
+        held = as_interval(lower, upper, unit, whole=True)
+        vertex, slack = self._call(with_prices(self, direction, *held))
         check_held(self, vertex, *held)
         return vertex, slack
 
-    def _asked(self, direction: Vector) -> tuple[Vector, float]:
+    def _call(self, direction: Vector) -> tuple[Vector, float]:
         """The function's vertex for a direction, and its slack."""
         given = self._within_domain(direction)
-        found = self._answer(given)
+        vertex, slack = self._checked_call(given)
         if not self._is_monotone:
-            self._check_monotone(given, *found)
-        return found
-
-    def unguarded(self) -> Oracle:
-        twin = copy(self)
-        twin._is_monotone = True
-        return twin
+            self._check_monotone(given, vertex, slack)
+        return vertex, slack
 
     def _check_monotone(self, given: Vector, vertex: Vector, slack: float) -> None:
         """Refuse a function that maximises, by its answer to another direction of the same signs.
@@ -144,7 +128,7 @@ class Oracle(FeasibleSet):
         self._is_monotone = True
         self.calls += 1
         try:
-            there, more = self._answer(other)
+            there, more = self._checked_call(other)
         except Exception:
             return  # no solve has asked for this direction: perhaps none ever will
         wrong = float(apart @ (vertex - there))
@@ -159,7 +143,8 @@ class Oracle(FeasibleSet):
                 " tests it."
             )
 
-    def _answer(self, given: Vector) -> tuple[Vector, float]:
+    def _checked_call(self, given: Vector) -> tuple[Vector, float]:
+        """The function's vertex, if it is a point between the bounds, and its slack."""
         with blaming(f"the oracle {self.name!r}"):
             answer, bound = self._lmo(given.reshape(self.shape).copy()), None
         if has_bound(answer):
@@ -184,9 +169,11 @@ class Oracle(FeasibleSet):
         size = f"dimension={self.dimension}" if len(self.shape) == 1 else f"shape={self.shape}"
         return f"Oracle({self.name}, {size})"
 
-    def _is_discrete(self, vertex: Vector) -> bool:
-        """Whole numbers where they were declared, zeros and ones otherwise."""
-        return is_whole(vertex) if self.rounds else super()._is_discrete(vertex)
+    def is_vertex(self, x: ArrayLike) -> bool:
+        """Are the entries whole where that was declared, zeros and ones otherwise?"""
+        if self.rounds:
+            return is_whole(as_direction(x, self.dimension, kind="x"))
+        return super().is_vertex(x)
 
     def _within_domain(self, direction: Vector) -> Vector:
         """The direction, without rounding errors below zero if it must be nonnegative."""
@@ -212,31 +199,22 @@ class Oracle(FeasibleSet):
         return max(cost - bound, 0.0)
 
     def _validated(self, answer: Any) -> Vector:
+        """The answer as a vector (n,), moved into the bounds where it is off by rounding."""
+        must = f"oracle {self.name!r} must return"
         try:
             vertex = np.array(answer, dtype=np.float64)
         except (TypeError, ValueError):
             raise ValueError(
-                f"oracle {self.name!r} must return an array of {self.dimension} numbers, "
-                f"got {type(answer).__name__}."
+                f"{must} an array of {self.dimension} numbers, got {type(answer).__name__}."
             ) from None
         if vertex.shape != self.shape:
-            raise ValueError(
-                f"oracle {self.name!r} must return an array of shape {self.shape}, "
-                f"got shape {vertex.shape}."
-            )
+            raise ValueError(f"{must} an array of shape {self.shape}, got shape {vertex.shape}.")
         vertex = vertex.ravel()
         if not np.isfinite(vertex).all():
-            index = int(np.flatnonzero(~np.isfinite(vertex))[0])
-            raise ValueError(
-                f"oracle {self.name!r} must return finite numbers, got {vertex[index]} at index "
-                f"{index}."
-            )
-        if self.bounds is not None:
-            self._check_bounds(vertex)
-        return vertex
-
-    def _check_bounds(self, vertex: Vector) -> None:
-        assert self.bounds is not None
+            index = int(np.argmin(np.isfinite(vertex)))
+            raise ValueError(f"{must} finite numbers, got {vertex[index]} at index {index}.")
+        if self.bounds is None:
+            return vertex
         lower, upper = self.bounds
         excess = np.maximum(lower - vertex, vertex - upper)
         index = int(np.argmax(excess))
@@ -245,16 +223,7 @@ class Oracle(FeasibleSet):
                 f"oracle {self.name!r} returned {vertex[index]:g} at index {index}, outside its "
                 f"declared bounds [{lower[index]:g}, {upper[index]:g}]."
             )
-        np.clip(vertex, lower, upper, out=vertex)
-
-    def _as_shape(self, shape: Any) -> tuple[int, ...]:
-        sizes = shape if isinstance(shape, tuple) else (shape,)
-        if not sizes or not all(_is_count(n) for n in sizes):
-            raise ValueError(
-                f"the shape of oracle {self.name!r} must be a tuple of positive integers or one "
-                f"positive integer, got {shape!r}."
-            )
-        return tuple(int(n) for n in sizes)
+        return np.clip(vertex, lower, upper)
 
     def _as_bounds(self, bounds: tuple[ArrayLike, ArrayLike]) -> tuple[Vector, Vector]:
         try:
@@ -280,8 +249,3 @@ def has_bound(answer: Any) -> bool:
     """Is an answer (vertex, bound) rather than a vertex, such as the tuple (1, 0)?"""
     pair = isinstance(answer, tuple) and len(answer) == 2
     return pair and np.ndim(answer[0]) > 0 and np.ndim(answer[1]) == 0
-
-
-def _is_count(n: Any) -> bool:
-    """Is n a positive integer, and not a boolean?"""
-    return isinstance(n, (int, np.integer)) and not isinstance(n, bool) and int(n) >= 1

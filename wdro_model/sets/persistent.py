@@ -1,19 +1,20 @@
 """Persistent solvers for linear minimisation over one cone program, with certificates.
 
-A point is feasible if its own rows say so, and optimal if a dual bound meets its cost. Both are
-computed here from the constraints, in a few products: solvers judge themselves by scaled models.
-Sums are held against the sizes of their terms, since they cannot be known better than that.
-
 Only the cost changes from one call to the next: HiGHS starts from the basis of the last call,
 Clarabel keeps its symbolic factorisation. A call returns the solver's vector y, or raises `Empty`,
-`Unbounded` or CVXPY's SolverError with the solver's own status. An answer is held against its
-constraints and a dual bound before it is returned: there is no silent approximate answer.
+`Unbounded` or CVXPY's SolverError with the solver's own status.
+
+There is no silent approximate answer. A point is feasible if its own rows say so, and optimal if a
+dual bound meets its cost. Both are computed here from the constraints, in a few products: solvers
+judge themselves by scaled models. Sums are held against the sizes of their terms, since they cannot
+be known better than that.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 import clarabel
@@ -28,10 +29,24 @@ from wdro_model.sets.backends import LinearOracle, Vector
 from wdro_model.sets.cone_program import ConeProgram
 from wdro_model.sets.deadlines import OutOfTime, Unproven, seconds_left
 
-CLEAR = 1e-6
-"""Sums that are off by less than this are not looked at any closer."""
-INACCURATE = 1e-5
-"""How far a sum may be off, relative to its terms."""
+
+@dataclass(frozen=True)
+class Tolerances:
+    """Errors of a solver's answer that are accepted, and limits of its search."""
+
+    unquestioned: float = 1e-6
+    """Error of a sum below which it is accepted at once; the sizes of its terms do not matter."""
+    relative_error: float = 1e-5
+    """Error of a sum relative to its terms; answers that are off by more are refused."""
+    reduced_cost: float = 1e-9
+    """Reduced costs up to this count as zero, for costs with entries of size 1."""
+    basis_rows: int = 250
+    """Rows of a basis that is inverted; above, the inverse costs more than the simplex method."""
+    least_time: float = 0.05
+    """Seconds that a call has, however late it is."""
+
+
+TOLERANCES = Tolerances()
 WAY_OUT = (
     "rescale the variables and constraints so that their numbers have similar sizes, or write the "
     "set as an Oracle with your own solver."
@@ -47,12 +62,13 @@ class LinearCertificate:
         """matrix: A, dense or sparse; equalities: the number of rows that are."""
         self._matrix, self._b, self._equalities = matrix, b, equalities
         self._lower, self._upper = lower, upper
-        self._no_lower, self._no_upper = (np.flatnonzero(np.isinf(at)) for at in (lower, upper))
+        self._no_lower = np.flatnonzero(np.isinf(lower))
+        self._no_upper = np.flatnonzero(np.isinf(upper))
 
-    def check_duals(self, cost: Vector, y: Vector, duals: Vector) -> None:
-        """Raise InaccurateError unless y is feasible and duals (rows,) show that it is optimal.
+    def check_duals(self, cost: Vector, y: Vector, duals: Vector) -> float:
+        """A lower bound of the minimum; InaccurateError unless y is feasible and meets it.
 
-        Entries of y that are off their bounds by rounding are set to them.
+        duals: (rows,). Entries of y that are off their bounds by rounding are set to them.
 
         For any p with p <= 0 on inequalities and r = c - A'p, the minimum is at least
         p'b + sum of r_j times the lower bound where r_j > 0 and the upper one elsewhere. Where
@@ -66,20 +82,21 @@ class LinearCertificate:
         reduced = cost - duals @ self._matrix
         lower, upper = self._lower, self._upper
         if self._no_lower.size:
-            lower = _moved(lower, y, self._no_lower, -1.0)
+            lower = _finite(lower, y, self._no_lower, -1.0)
         if self._no_upper.size:
-            upper = _moved(upper, y, self._no_upper, 1.0)
-        bound = duals @ self._b + np.where(reduced > 0, lower, upper) @ reduced
+            upper = _finite(upper, y, self._no_upper, 1.0)
+        bound = float(duals @ self._b + np.where(reduced > 0, lower, upper) @ reduced)
         value = cost @ y
-        if value - bound > CLEAR:
+        if value - bound > TOLERANCES.unquestioned:
             terms = np.abs(cost) @ np.abs(y) + np.abs(duals) @ (abs(self._matrix) @ np.abs(y))
             _check_gap("HiGHS", value, bound, terms)
+        return bound
 
     def check_bound(self, cost: Vector, y: Vector, bound: float) -> None:
         """Raise InaccurateError unless y is feasible and as good as the solver's own bound."""
         self.check_feasible(y)
         value = cost @ y
-        if value - bound > CLEAR:
+        if value - bound > TOLERANCES.unquestioned:
             _check_gap("HiGHS", value, bound, np.abs(cost) @ np.abs(y))
 
     def check_feasible(self, y: Vector) -> None:
@@ -90,7 +107,7 @@ class LinearCertificate:
         excess -= self._b
         equalities = excess[: self._equalities]
         np.abs(equalities, out=equalities)
-        if (excess > CLEAR).any():
+        if (excess > TOLERANCES.unquestioned).any():
             _check_rows("HiGHS", excess, abs(self._matrix) @ np.abs(y) + np.abs(self._b))
 
 
@@ -100,15 +117,16 @@ def check_cones(program: ConeProgram, cost: Vector, y: Vector, slack: Vector, bo
     slack: the solver's, in its cones.
     """
     excess = np.abs(program.A @ y + slack - program.b)
-    if excess.max(initial=0.0) > CLEAR:
+    if excess.max(initial=0.0) > TOLERANCES.unquestioned:
         terms = abs(program.A) @ np.abs(y) + np.abs(slack) + np.abs(program.b)
         _check_rows("Clarabel", excess, terms)
     value = cost @ y
-    if value - bound > CLEAR:
+    if value - bound > TOLERANCES.unquestioned:
         _check_gap("Clarabel", value, bound, np.abs(cost) @ np.abs(y))
 
 
-def _moved(bounds: Vector, y: Vector, where: np.ndarray, sign: float) -> Vector:
+def _finite(bounds: Vector, y: Vector, where: np.ndarray, sign: float) -> Vector:
+    """The bounds with finite ones in the place of those that are missing."""
     bounds = bounds.copy()
     bounds[where] = y[where] + sign * (1.0 + np.abs(y[where]))
     return bounds
@@ -117,7 +135,7 @@ def _moved(bounds: Vector, y: Vector, where: np.ndarray, sign: float) -> Vector:
 def _check_rows(solver: str, excess: Vector, terms: Vector) -> None:
     share = excess / np.maximum(1.0, terms)
     worst = int(np.argmax(share))
-    if share[worst] > INACCURATE:
+    if share[worst] > TOLERANCES.relative_error:
         raise InaccurateError(
             f"{solver} called a point optimal that violates a constraint by {excess[worst]:.1e}, "
             f"where the terms of the constraint are of size {terms[worst]:.1e}; {WAY_OUT}"
@@ -125,7 +143,7 @@ def _check_rows(solver: str, excess: Vector, terms: Vector) -> None:
 
 
 def _check_gap(solver: str, value: Any, bound: Any, terms: Any) -> None:
-    if value - bound > INACCURATE * max(1.0, terms):
+    if value - bound > TOLERANCES.relative_error * max(1.0, terms):
         raise InaccurateError(
             f"{solver} called a point of cost {value:.6g} optimal, and its own dual bound is "
             f"{bound:.6g}; {WAY_OUT}"
@@ -133,10 +151,6 @@ def _check_gap(solver: str, value: Any, bound: Any, terms: Any) -> None:
 
 
 # ------------------------------------------------------------------ the last vertex
-TOLERANCE = 1e-9
-"""Reduced costs up to this count as zero; costs are scaled to entries of size 1."""
-MOST_ROWS = 250
-"""Bases of more rows are not inverted."""
 _BASIC, _LOWER = int(highspy.HighsBasisStatus.kBasic), int(highspy.HighsBasisStatus.kLower)
 _UPPER = int(highspy.HighsBasisStatus.kUpper)
 
@@ -165,8 +179,8 @@ class Basis:
         self._map = np.concatenate([-duals @ matrix, duals], axis=1).T
         self._columns = columns
         free = (status != _BASIC) & ~fixed
-        self._least = np.where(free & (status != _UPPER), -TOLERANCE, -np.inf)
-        self._most = np.where(free & (status != _LOWER), TOLERANCE, np.inf)
+        self._least = np.where(free & (status != _UPPER), -TOLERANCES.reduced_cost, -np.inf)
+        self._most = np.where(free & (status != _LOWER), TOLERANCES.reduced_cost, np.inf)
 
     def is_optimal(self, cost: Vector) -> bool:
         """Does the vertex minimise this cost?"""
@@ -179,8 +193,6 @@ class Basis:
 # Solvers that stay alive between linear minimisations over one cone program
 
 
-LEAST = 0.05
-"""Seconds that a call has, however late it is."""
 _OPTIMAL = highspy.HighsModelStatus.kOptimal
 
 
@@ -211,13 +223,9 @@ class PersistentHighs:
         self._crossed = bool(np.any(crossed & (lower > upper + slack)))
         if crossed.any():
             upper = np.maximum(lower, upper)
-        self._highs = highspy.Highs()
-        options = {"output_flag": False, "parallel": "off", "mip_rel_gap": 0.0, "mip_abs_gap": 1e-9}
-        for option, value in options.items():
-            self._highs.setOptionValue(option, value)
-        self._highs.passModel(_linear_model(program, lower, upper))
+        self._highs = quiet_highs(linear_model(program, lower, upper), mip_abs_gap=1e-9)
         rows = np.flatnonzero(np.diff(program.A.indptr) != 1)
-        small = self._integer is None and 0 < rows.size <= MOST_ROWS
+        small = self._integer is None and 0 < rows.size <= TOLERANCES.basis_rows
         self._matrix = program.A[rows].toarray() if small else None
         self._fixed = np.concatenate([lower == upper, rows < program.dims.zero])
         matrix = program.A[rows] if self._matrix is None else self._matrix
@@ -243,7 +251,7 @@ class PersistentHighs:
         return self._answer(cost)
 
     def _answer(self, cost: Vector) -> Vector:
-        """What HiGHS calls optimal, after a look at its constraints and its dual bound."""
+        """HiGHS's solution, once its constraints and its dual bound are checked."""
         solution = self._highs.getSolution()
         y = np.array(solution.col_value, dtype=np.float64)
         if self._integer is not None:
@@ -256,7 +264,7 @@ class PersistentHighs:
         return y
 
     def _keep(self, y: Vector) -> None:
-        """Look at the basis from now on if this call has not changed it."""
+        """Try the basis first from now on if this call has not changed it."""
         if self._matrix is None or self._highs.getInfoValue("simplex_iteration_count")[1]:
             return
         basis = self._highs.getBasis()
@@ -307,15 +315,7 @@ class PersistentHighs:
         return self._highs.getModelStatus()
 
     def _run(self, cost: Vector) -> None:
-        """No longer than the solve may take."""
-        left = seconds_left()
-        if left is None:
-            self._highs.run()
-            return
-        self._highs.setOptionValue("time_limit", self._highs.getRunTime() + max(left, LEAST))
-        self._highs.run()
-        self._highs.setOptionValue("time_limit", np.inf)
-        if self._highs.getModelStatus() == highspy.HighsModelStatus.kTimeLimit:
+        if run_highs(self._highs) == highspy.HighsModelStatus.kTimeLimit:
             raise self._out_of_time(cost)
 
     def _out_of_time(self, cost: Vector) -> OutOfTime:
@@ -370,7 +370,7 @@ class PersistentClarabel:
         return self._start_again(cost)
 
     def _answer(self, cost: Vector, solution: Any) -> Vector:
-        """What Clarabel calls solved, after a look at its rows and its dual value."""
+        """Clarabel's solution, once its rows and its dual value are checked."""
         y = np.array(solution.x)
         check_cones(self._program, cost, y, np.array(solution.s), solution.obj_val_dual)
         return y
@@ -381,7 +381,7 @@ class PersistentClarabel:
     def _limit(self) -> None:
         """The solver that is kept has the time of this solve, or all of it."""
         left = seconds_left()
-        allowed = np.inf if left is None else max(left, LEAST)
+        allowed = np.inf if left is None else max(left, TOLERANCES.least_time)
         if allowed != self._allowed:
             settings = self._solver.get_settings()
             settings.time_limit = allowed
@@ -391,7 +391,7 @@ class PersistentClarabel:
     def _new(self, cost: Vector, tolerance: float = 1e-8) -> Any:
         settings = clarabel.DefaultSettings()
         if (left := seconds_left()) is not None:
-            settings.time_limit = max(left, LEAST)
+            settings.time_limit = max(left, TOLERANCES.least_time)
         settings.verbose = False
         settings.max_threads = 1
         settings.presolve_enable = False
@@ -474,7 +474,30 @@ def linear_oracle(program: ConeProgram, solver: PersistentSolver) -> LinearOracl
     return minimize
 
 
-def _linear_model(program: ConeProgram, lower: Vector, upper: Vector) -> Any:
+def quiet_highs(model: Any, **options: Any) -> Any:
+    """HiGHS with a model, in one thread, without output; integers are solved to the end."""
+    highs = highspy.Highs()
+    given = {"output_flag": False, "parallel": "off", "mip_rel_gap": 0.0, **options}
+    for option, value in given.items():
+        highs.setOptionValue(option, value)
+    highs.passModel(model)
+    return highs
+
+
+def run_highs(highs: Any) -> Any:
+    """HiGHS's status after a run that takes no longer than the solve may."""
+    left = seconds_left()
+    if left is None:
+        highs.run()
+    else:
+        seconds = max(left, TOLERANCES.least_time)
+        highs.setOptionValue("time_limit", highs.getRunTime() + seconds)
+        highs.run()
+        highs.setOptionValue("time_limit", np.inf)
+    return highs.getModelStatus()
+
+
+def linear_model(program: ConeProgram, lower: Vector, upper: Vector) -> Any:
     """The HiGHS model without the rows that are bounds of one variable."""
     equalities = program.dims.zero
     kept = np.diff(program.A.indptr) != 1
@@ -486,8 +509,7 @@ def _linear_model(program: ConeProgram, lower: Vector, upper: Vector) -> Any:
     model.col_lower_, model.col_upper_ = lower, upper
     model.row_lower_, model.row_upper_ = row_lower, program.b[kept]
     model.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    model.a_matrix_.start_ = A.indptr
-    model.a_matrix_.index_ = A.indices
+    model.a_matrix_.start_, model.a_matrix_.index_ = A.indptr, A.indices
     model.a_matrix_.value_ = A.data
     if program.is_integer:
         kinds = highspy.HighsVarType

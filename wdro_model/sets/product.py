@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from wdro_model.sets.backends import LinearOracle, Vector
-from wdro_model.sets.feasible_set import FeasibleSet, as_direction, as_flat
-from wdro_model.sets.vertices import Value, best_of
+from wdro_model.sets.arguments import as_direction, as_flat
+from wdro_model.sets.backends import Vector
+from wdro_model.sets.feasible_set import BoundedSet, FeasibleSet
+from wdro_model.sets.rounding import Value, best_of
 
 Where = slice | np.ndarray
 
 
-class ProductSet(FeasibleSet):
+class ProductSet(BoundedSet):
     """{x : x[indices_b] in set_b for every block b}; the blocks share out all coordinates.
 
     ProductSet([(trees, slice(0, 10)), (paths, [10, 12, 11])]), or ProductSet([trees, paths]) for
@@ -24,7 +25,6 @@ class ProductSet(FeasibleSet):
 
     Examples
     --------
-    >>> import wdro_model as wdro
     >>> both = wdro.sets.ProductSet([wdro.sets.Simplex(2), wdro.sets.Box([0.0, 0.0], 1.0)])
     >>> both.minimize([2.0, 1.0, -1.0, 1.0])
     array([0., 1., 1., 0.])
@@ -58,28 +58,20 @@ class ProductSet(FeasibleSet):
         self.bounds = self._joint_bounds()
         preferred = {block.preferred_direction for block in sets}
         self.preferred_direction = preferred.pop() if len(preferred) == 1 else None
-        self.use_backend()
 
-    def minimize_within(
-        self, direction: ArrayLike, lower: ArrayLike | None, upper: ArrayLike | None
-    ) -> Vector:
-        """The blocks' points, each within its part of the bounds."""
-        return self.minimize_with_slack(direction, lower, upper)[0]
-
-    def minimize_with_slack(
-        self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
+    def answer(
+        self, direction: Vector, lower: ArrayLike | None, upper: ArrayLike | None
     ) -> tuple[Vector, float]:
         """The blocks' points together, and the sum of their slacks."""
-        given = as_direction(direction, self.dimension)
         sides = {
             side: np.asarray(values, dtype=np.float64)
             for side, values in (("lower", lower), ("upper", upper))
             if values is not None
         }
-        vertex, total = np.empty(given.size), 0.0
+        vertex, total = np.empty(direction.size), 0.0
         for block, where in self.blocks:
             bounds = {side: values[where] for side, values in sides.items()}
-            vertex[where], slack = block.minimize_with_slack(given[where], **bounds)
+            vertex[where], slack = block.minimize_with_slack(direction[where], **bounds)
             total += slack
         return vertex, total
 
@@ -112,7 +104,7 @@ class ProductSet(FeasibleSet):
             rounded[where] = block.round(point[where], candidates=[c[where] for c in given])
         if value is None:
             return rounded
-        mixed = [self._kept(point, candidate, blocks) for candidate in given]
+        mixed = [self._joined(point, candidate, blocks) for candidate in given]
         best = best_of([rounded, *mixed], value)
         for block, where in blocks:
             parts = [best[where], *(c[where] for c in given)]
@@ -124,53 +116,55 @@ class ProductSet(FeasibleSet):
         self._rounding_blocks()
 
     def discrete_coordinates(self) -> np.ndarray:
-        """Those of the blocks that round."""
+        """A mask (n,) of the discrete coordinates of the blocks that round."""
         mask = np.zeros(self.dimension, dtype=bool)
         for block, where in self._rounding_blocks():
             mask[where] = block.discrete_coordinates()
         return mask
 
     def neighbours(self, vertex: Vector, x: Vector) -> Iterator[Vector]:
-        """Those of each block that rounds, the other blocks as they are."""
+        """The neighbours of each block that rounds, the other blocks as they are."""
         for block, where in self._rounding_blocks():
             for part in block.neighbours(vertex[where], x[where]):
-                found = vertex.copy()
-                found[where] = part
-                yield found
+                other = vertex.copy()
+                other[where] = part
+                yield other
 
-    def _near(self, x: Vector) -> list[Vector]:
+    def discrete_near(self, x: ArrayLike) -> list[Vector]:
         """Points near x in every block that rounds: the first of each, the second of each, ..."""
+        point = as_direction(x, self.dimension, kind="x")
         blocks = self._rounding_blocks()
-        near = [block._near(x[where]) for block, where in blocks]
-        found = [x.copy() for _ in range(max(map(len, near)))]
-        for (_, where), points in zip(blocks, near):
-            for k, point in enumerate(found):
-                point[where] = points[min(k, len(points) - 1)]
-        return found
+        near = [block.discrete_near(point[where]) for block, where in blocks]
+        points = [point.copy() for _ in range(max(map(len, near)))]
+        for (_, where), parts in zip(blocks, near):
+            for k, other in enumerate(points):
+                other[where] = parts[min(k, len(parts) - 1)]
+        return points
+
+    def is_vertex(self, x: ArrayLike) -> bool:
+        """Are the blocks that round at discrete points?"""
+        point = as_direction(x, self.dimension, kind="x")
+        return all(block.is_vertex(point[where]) for block, where in self._rounding_blocks())
 
     def _rounding_blocks(self) -> list[tuple[FeasibleSet, Where]]:
-        """The blocks with discrete points; those of the last one are refused if there are none."""
-        found, refusals = [], []
+        """The blocks with discrete points; the refusal of the last block if there are none."""
+        blocks, refusals = [], []
         for block, where in self.blocks:
             try:
                 block.check_rounds()
-                found.append((block, where))
+                blocks.append((block, where))
             except ValueError as error:
                 refusals.append(error)
-        if not found:
+        if not blocks:
             raise refusals[-1]
-        return found
+        return blocks
 
-    def _kept(self, x: Vector, vertex: Vector, blocks: list[tuple[FeasibleSet, Where]]) -> Vector:
+    def _joined(self, x: Vector, vertex: Vector, blocks: list[tuple[FeasibleSet, Where]]) -> Vector:
         """The vertex in the blocks that round, x in the others."""
         out = x.copy()
         for _, where in blocks:
             out[where] = vertex[where]
         return out
-
-    def _is_discrete(self, vertex: Vector) -> bool:
-        """Are the blocks that round at discrete points?"""
-        return all(block._is_discrete(vertex[where]) for block, where in self._rounding_blocks())
 
     def is_current(self) -> bool:
         """Are all blocks current?"""
@@ -197,9 +191,6 @@ class ProductSet(FeasibleSet):
 
     def __repr__(self) -> str:
         return f"ProductSet({', '.join(repr(block) for block, _ in self.blocks)})"
-
-    def _own_oracle(self) -> LinearOracle:
-        return lambda direction: self.minimize_with_slack(direction)[0]
 
     def _as_indices(self, position: int, block: FeasibleSet, indices: Any) -> np.ndarray:
         everywhere = np.arange(self.dimension)

@@ -28,7 +28,7 @@ from scipy.optimize import minimize
 from wdro_model.sets.backends import Vector
 from wdro_model.sets.cone_program import ConeProgram, canonicalise
 from wdro_model.sets.convex import ConvexSet
-from wdro_model.sets.feasible_set import FeasibleSet, as_direction, cvxpy_form
+from wdro_model.sets.feasible_set import BoundedSet, FeasibleSet, cvxpy_form
 
 QuadraticMinimizer = Callable[[Vector, np.ndarray, Vector], Vector | None]
 """(g, B, x) -> the minimiser z; None where a solver does not find it."""
@@ -91,8 +91,8 @@ def bounded_quadratic(lower: Vector, upper: Vector) -> QuadraticMinimizer:
             return float(step @ (gradient + 0.5 * bent)) / size, (gradient + bent) / size
 
         options = {"ftol": 1e-16, "gtol": 1e-10, "maxiter": 500, "maxcor": 30}
-        found = minimize(model, x, jac=True, bounds=bounds, method="L-BFGS-B", options=options)
-        return np.asarray(found.x)
+        answer = minimize(model, x, jac=True, bounds=bounds, method="L-BFGS-B", options=options)
+        return np.asarray(answer.x)
 
     return minimizer
 
@@ -137,9 +137,9 @@ class ConicQuadratic:
     def _solve(self, quadratic: Any, cost: Vector, limits: Vector) -> Any | None:
         if self._solver is not None:
             self._solver.update(P=quadratic, q=cost, b=limits)
-            found = self._solver.solve()
-            if found.status == clarabel.SolverStatus.Solved:
-                return found
+            answer = self._solver.solve()
+            if answer.status == clarabel.SolverStatus.Solved:
+                return answer
         cones, rows = dims_to_solver_cones(self._program.dims), self._program.A
         if self._boxed:
             image = self._program.decision.matrix
@@ -154,9 +154,9 @@ class ConicQuadratic:
             self._solver = clarabel.DefaultSolver(
                 quadratic, cost, sp.csc_array(rows), limits, cones, settings
             )
-            found = self._solver.solve()
-            if found.status in SOLVED:
-                return found
+            answer = self._solver.solve()
+            if answer.status in SOLVED:
+                return answer
         return None
 
 
@@ -171,7 +171,7 @@ def _upper_triangle(small: np.ndarray, used: np.ndarray, size: int) -> sp.csc_ar
 # An unbounded set, seen from a point: what of it is near
 
 
-class Nearby(FeasibleSet):
+class Nearby(BoundedSet):
     """The points of an unbounded set within a distance of a point that moves along.
 
     The distance is that of the largest entry: the size of the point, at least 1.
@@ -200,21 +200,21 @@ class Nearby(FeasibleSet):
     def seen_from(self, x: Vector) -> None:
         self.point = np.array(x, dtype=float)
 
-    def minimize(
-        self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
-    ) -> Vector:
+    def answer(
+        self, direction: Vector, lower: ArrayLike | None, upper: ArrayLike | None
+    ) -> tuple[Vector, float]:
         if lower is not None or upper is not None:
-            return self.whole.minimize(direction, lower, upper)
-        gradient = as_direction(direction, self.dimension)
+            return self.whole.minimize_with_slack(direction, lower, upper)
         if self._linear is None:
-            return np.clip(self.point - self.reach * np.sign(gradient), *self._limits)
-        found = self._linear.minimize(gradient, None, self.point, self.reach)
-        if found is None:
+            step = self.reach * np.sign(direction)
+            return np.clip(self.point - step, *self._limits), 0.0
+        point = self._linear.minimize(direction, None, self.point, self.reach)
+        if point is None:
             raise SolverError(
                 f"no minimiser of a linear function was found near a point of {self.whole!r}; "
                 "rescale the constraints so that their coefficients have similar sizes."
             )
-        return found
+        return point, 0.0
 
     def check_bounded(self) -> None:
         self.whole.check_bounded()

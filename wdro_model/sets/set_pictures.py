@@ -12,7 +12,7 @@ from wdro_model.display.figures import COLOURS, finished_plot, inches_of, panels
 from wdro_model.sets.backends import Vector
 
 if TYPE_CHECKING:
-    from wdro_model.sets.graphs import OnGraph
+    from wdro_model.sets.choices import OnGraph
 
 CHOSEN, NOT_CHOSEN = COLOURS[-1], "0.8"
 """Dark where something is chosen: the colours are those of methods."""

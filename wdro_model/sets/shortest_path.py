@@ -1,34 +1,45 @@
-"""Paths from a source to a target in a directed or undirected graph."""
+"""Paths from a source to a target in a graph, and the ways to find a shortest one.
+
+With node potentials pi_v <= pi_u + w_uv for every arc, the reduced weights w_uv + pi_u - pi_v are
+nonnegative, and every path from s to t changes by the same pi_s - pi_t: the shortest ones stay.
+
+With cycles, weights of any sign and mandatory edges are hard problems: a flow of one unit may go
+round cycles beside its path. For a set S of nodes without the target and a node v in S, a path that
+leaves v leaves S as well,
+
+    y(out of S) >= y(out of v),
+
+and the rows that an answer violates cut its cycles off.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Any, Literal
 
 import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse.csgraph import dijkstra
 
 from wdro_model.compat import networkx as nx
 from wdro_model.errors import InfeasibleError
-from wdro_model.sets.backends import Vector, register_backend
-from wdro_model.sets.choices import Array
-from wdro_model.sets.feasible_set import as_flat
-from wdro_model.sets.graphs import EdgeSet
-from wdro_model.sets.path_backends import (
-    FlowOfOneUnit,
-    NegativeCycle,
-    SimplePaths,
-    acyclic_potentials,
-    cyclic_potentials,
-    reduced_weights,
-    topological_arcs,
-    with_cvxpy,
-    with_networkx,
-    with_scipy,
+from wdro_model.sets.arguments import as_flat
+from wdro_model.sets.backends import (
+    BoundedOracle,
+    LinearOracle,
+    Vector,
+    largest_flow_cost,
+    register_backend,
+    rounding_slack,
+    scaled_to_integers,
 )
+from wdro_model.sets.choices import EdgeSet
+from wdro_model.sets.hull import HullOracle, Row, components
 
+Indices = NDArray[np.int64]
 PathBackend = Literal["scipy", "networkx", "ortools", "cvxpy", "highs"]
 """Those that are built in; `register_backend` adds others."""
 
@@ -64,7 +75,8 @@ class ShortestPath(EdgeSet):
     """
 
     default_backend = "scipy"
-    _program: SimplePaths | None = None
+    _simple_paths: HullOracle | None = None
+    """The program for mandatory edges beside cycles, kept for the calls that follow."""
 
     def __init__(
         self,
@@ -78,12 +90,8 @@ class ShortestPath(EdgeSet):
     ) -> None:
         super().__init__(graph)
         self.source, self.target = source, target
-        for role, node in (("source", source), ("target", target)):
-            if node not in graph:
-                raise ValueError(
-                    f"{role} {node!r} is not a node of the graph ({len(self.nodes)} nodes, "
-                    f"such as {self.nodes[0]!r})."
-                )
+        self._start = self.node_position(source, "source")
+        self._end = self.node_position(target, "target")
         if source == target:
             raise ValueError(
                 f"source and target are both {source!r}: the only path is empty; choose two nodes."
@@ -92,38 +100,33 @@ class ShortestPath(EdgeSet):
             back = self.is_directed and nx.has_path(graph, target, source)
             hint = "there is one the other way round" if back else "add the missing edges"
             raise ValueError(f"no path leads from {source!r} to {target!r}; {hint}.")
-        self._start, self._end = self._position[source], self._position[target]
         self._set_arcs()
         self._order = topological_arcs(self.arc_tails, self.arc_heads) if self.is_directed else None
-        self._usable = np.zeros(self.dimension)
-        self._usable[self.arc_edges] = 1.0
-        self.bounds = (np.zeros(self.dimension), self._usable)
         self._ranks = self._topological_ranks()
+        self.proper = np.zeros(self.dimension, dtype=bool)
+        self.proper[self.arc_edges] = True
+        self.bounds = (np.zeros(self.dimension), self.proper.astype(np.float64))
         self.use_backend(backend)
         self.hold(forbidden, mandatory)
 
     def use_backend(self, backend: str | None = None) -> None:
         """Build the oracle of a backend, and say which directions it takes."""
         super().use_backend(backend)
-        self._any_sign = isinstance(self._oracle, SimplePaths)
+        self._any_sign = self.backend == "highs"
         self.nonnegative_directions = self._order is None and not self._any_sign
-        self._say_form()
 
-    def hold(self, forbidden: Iterable[Any] | None, mandatory: Iterable[Any] | None) -> None:
-        """Forbid some of the edges and ask for others, by their names."""
-        super().hold(forbidden, mandatory)
-        self._say_form()
+    @property
+    def has_constraints(self) -> bool:  # type: ignore[override]
+        """Is there a CVXPY form? With cycles, flows have them beside the paths."""
+        if self._order is not None:
+            return True
+        return not self._any_sign and not self.interval(None, None)[0].any()
 
-    def _say_form(self) -> None:
-        """With cycles, the CVXPY form has them beside the paths: is that as good?"""
-        asks = self.is_held and bool(self._held[1].any())
-        self.has_constraints = self._order is not None or not (self._any_sign or asks)
+    def free_answer(self, direction: Vector) -> tuple[Vector, float]:
+        """The path of least total weight."""
+        return super().free_answer(direction if self._any_sign else self._nonnegative(direction))
 
-    def free_minimum(self, direction: Vector) -> Vector:
-        """The path of least total weight, as a fresh 0/1 vector."""
-        return self._oracle(direction if self._any_sign else self._nonnegative(direction))
-
-    def held_minimum(self, direction: Vector, forbidden: Array, mandatory: Array) -> Vector:
+    def held_answer(self, direction: Vector, lower: Vector, upper: Vector) -> tuple[Vector, float]:
         """The best path with some edges held.
 
         Forbidden edges get a price above that of any path. On an acyclic graph, a path through the
@@ -131,33 +134,33 @@ class ShortestPath(EdgeSet):
         order; and a path that uses none of them has no other way past u than (u, v).
         """
         if self._any_sign:
-            return super().held_minimum(direction, forbidden, mandatory)
+            return super().held_answer(direction, lower, upper)
+        mandatory, without = lower > 0.0, upper < 1.0
         if self._ranks is None and mandatory.any():
-            return self._simple_paths().within(direction, forbidden, mandatory)
-        out = forbidden.copy()
+            if self._simple_paths is None:
+                self._simple_paths = _by_rows(self)
+            return self._simple_paths.answer(direction, lower, upper)
         if self._ranks is not None:
-            at, to = self._ranks[self.tails], self._ranks[self.heads]
+            tail, head = self._ranks[self.tails], self._ranks[self.heads]
             for arc in np.flatnonzero(mandatory).tolist():
-                beside = (at < to[arc]) & (to > at[arc])
+                beside = (tail < head[arc]) & (head > tail[arc])
                 beside[arc] = False
-                out |= beside
-        out[mandatory & (self._usable == 0)] = True
+                without |= beside
         price = 4.0 * len(self.nodes) * float(np.abs(direction).max()) or 1.0
-        path = self.free_minimum(np.where(out, price, direction))
-        if path[out].any() or not path[mandatory].all():
-            raise self.refusal(forbidden, mandatory)
-        return path
+        path, slack = self.free_answer(np.where(without, price, direction))
+        if path[without].any() or not path[mandatory].all():
+            raise self.refusal(lower, upper)
+        return path, slack
 
     def reset(self) -> None:
-        """Forget what earlier calls left behind."""
         super().reset()
-        self._program = None
+        self._simple_paths = None
 
-    def refusal(self, forbidden: Array, mandatory: Array) -> InfeasibleError:
+    def refusal(self, lower: Vector, upper: Vector) -> InfeasibleError:
         """The error where held edges leave no path."""
         parts = [
-            f"{word} {self.named(edges)}"
-            for word, edges in (("without", forbidden & (self._usable > 0)), ("through", mandatory))
+            f"{word} {self.listed(edges)}"
+            for word, edges in (("without", upper < self.proper), ("through", lower > 0.0))
             if edges.any()
         ]
         return InfeasibleError(
@@ -165,14 +168,8 @@ class ShortestPath(EdgeSet):
             "or leave out some of these edges."
         )
 
-    def _simple_paths(self) -> SimplePaths:
-        """The program for mandatory edges, kept for the calls that follow."""
-        if self._program is None:
-            self._program = SimplePaths(self)
-        return self._program
-
     def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"_program": None}
+        return super().__getstate__() | {"_simple_paths": None}
 
     def _topological_ranks(self) -> np.ndarray | None:
         """The place of each node in an order along the arcs; None with cycles.
@@ -204,33 +201,30 @@ class ShortestPath(EdgeSet):
             )
         return self._flows(x)
 
-    def _flows(self, x: Any) -> list[Any]:
-        arcs, count = np.arange(self.arc_edges.size), len(self.nodes)
-        ones = np.ones(arcs.size)
-        leaves = sp.csr_array((ones, (self.arc_tails, arcs)), shape=(count, arcs.size))
-        enters = sp.csr_array((ones, (self.arc_heads, arcs)), shape=(count, arcs.size))
-        supply = np.zeros(count)
+    def _flows(self, x: Any, simple: bool = False) -> list[Any]:
+        """The flow of one unit; if `simple`, it leaves each node once at most."""
+        supply = np.zeros(len(self.nodes))
         supply[self._start], supply[self._end] = 1.0, -1.0
+        leaves, enters = self.ends_matrix(self.arc_tails), self.ends_matrix(self.arc_heads)
         x = as_flat(x, self.dimension)
-        y = x[self.arc_edges] if self.is_directed else cp.Variable(arcs.size, nonneg=True)
-        constraints = [(leaves - enters) @ y == supply, x >= 0, x <= self._usable]
-        if not self.is_directed:
-            collect = sp.csr_array(
-                (ones, (self.arc_edges, arcs)), shape=(self.dimension, arcs.size)
-            )
+        constraints = [x >= 0, x <= self.proper]
+        if self.is_directed:
+            y = x[self.arc_edges]
+        else:
+            y = cp.Variable(self.arc_edges.size, nonneg=True)
+            arcs = np.arange(self.arc_edges.size)
+            pairs = (np.ones(arcs.size), (self.arc_edges, arcs))
+            collect = sp.csr_array(pairs, shape=(self.dimension, arcs.size))
             constraints.append(x == collect @ y)
-        return constraints
+        constraints.append((leaves - enters) @ y == supply)
+        return [*constraints, leaves @ y <= 1] if simple else constraints
 
     def describe(self) -> str:
-        """The set in one line."""
-        if not self.is_directed:
-            kind = "an undirected graph"
-        else:
-            kind = "a directed graph" if self._order is None else "an acyclic directed graph"
-        return (
-            f"paths from {self.source!r} to {self.target!r} in {kind} with {len(self.nodes)} nodes "
-            f"and {len(self.edges)} edges{self.held_in_words()}, minimised by {self.backend}"
-        )
+        kind = "an undirected"
+        if self.is_directed:
+            kind = "a directed" if self._order is None else "an acyclic directed"
+        words = self.size_in_words().removeprefix("a")
+        return f"paths from {self.source!r} to {self.target!r} in {kind}{words}"
 
     def _set_arcs(self) -> None:
         """The arcs that can lie on a path, with the edge that each belongs to."""
@@ -265,66 +259,228 @@ class ShortestPath(EdgeSet):
                 "followed back and forth; direct the graph, keep the loss increasing in x, or use "
                 "backend='highs' for the best simple path."
             )
-        reduced = np.zeros(self.dimension)
-        reduced[self.arc_edges] = reduced_weights(
-            weights, self.arc_tails, self.arc_heads, self._potential(weights)
-        )
+        potential, reduced = self._potential(weights), np.zeros(self.dimension)
+        shift = potential[self.arc_tails] - potential[self.arc_heads]
+        reduced[self.arc_edges] = np.maximum(weights + shift, 0.0)  # below zero by rounding alone
         return reduced
 
     def _potential(self, weights: Vector) -> Vector:
         ends, count = (self.arc_tails, self.arc_heads), len(self.nodes)
         if self._order is not None:
             return acyclic_potentials(weights, *ends, self._order, count)
-        try:
-            return cyclic_potentials(weights, *ends, count)
-        except NegativeCycle as found:
-            cycle = " -> ".join(repr(self.nodes[node]) for node in found.nodes)
-            raise ValueError(
-                f"the cycle {cycle} has the negative weight {found.weight:g}: paths that go round "
-                "it get shorter without end; use an acyclic graph or nonnegative weights, "
-                f"backend='highs' for the best simple path, or sets.Flow(graph, "
-                f"{{{self.source!r}: 1, {self.target!r}: -1}}, capacity=1) for flows with cycles."
-            ) from None
+        potential = cyclic_potentials(weights, *ends, count)
+        if potential is not None:
+            return potential
+        positions, weight = negative_cycle(weights, *ends)
+        cycle = " -> ".join(repr(self.nodes[node]) for node in positions)
+        raise ValueError(
+            f"the cycle {cycle} has the negative weight {weight:g}: paths that go round it get "
+            "shorter without end; use an acyclic graph or nonnegative weights, backend='highs' for "
+            f"the best simple path, or sets.Flow(graph, {{{self.source!r}: 1, {self.target!r}: "
+            "-1}, capacity=1) for flows with cycles."
+        )
 
-    def _is_discrete(self, vertex: Vector) -> bool:
-        """Is it a simple path?"""
-        if not super()._is_discrete(vertex):
+    def is_vertex(self, x: ArrayLike) -> bool:
+        """Is x a simple path?"""
+        if not super().is_vertex(x):
             return False
-        try:
-            path = self._path_in(np.flatnonzero(vertex > 0.5).tolist())
-        except cp.error.SolverError:
-            return False
-        return bool(np.array_equal(path, np.rint(vertex)))
+        path = self.path_within(np.flatnonzero(np.asarray(x) > 0.5).tolist())
+        return path is not None and bool(np.array_equal(path, np.rint(np.asarray(x))))
 
-    def _path_in(self, edges: list[int]) -> Vector:
-        """A path that uses only the given edges (a solver's support, perhaps with cycles)."""
-        leaving: dict[int, list[tuple[int, int]]] = {}
+    def violated(self, x: Vector) -> Iterator[Row]:
+        """Rows against cycles S beside the path, each for the node v of S that is used most.
+
+        As x(out of S) >= x(out of v), or x(around S) >= x(around v) without directions.
+        """
+        tails, heads, count = self.tails, self.heads, len(self.nodes)
+        use = np.bincount(tails, x, count)
+        if not self.is_directed:
+            use += np.bincount(heads, x, count)
+        for nodes in components(x > 1e-6, tails, heads, count):
+            if nodes[self._start]:
+                continue
+            node = int(np.argmax(np.where(nodes, use, -1.0)))
+            leaving, at_node = nodes[tails] & ~nodes[heads], tails == node
+            if not self.is_directed:
+                leaving, at_node = nodes[tails] != nodes[heads], at_node | (heads == node)
+            values = 1.0 * at_node - leaving
+            columns = np.flatnonzero(values)
+            yield Row(columns, values[columns], 0.0)
+
+    def path_within(self, edges: list[int]) -> Vector | None:
+        """A path that uses only the given edges; None if they do not reach the target."""
+        graph: Any = nx.DiGraph()
         where = np.flatnonzero(np.isin(self.arc_edges, edges))
         ends = (part[where].tolist() for part in (self.arc_edges, self.arc_tails, self.arc_heads))
         for edge, tail, head in zip(*ends):
-            leaving.setdefault(tail, []).append((edge, head))
-        came_by: dict[int, tuple[int, int]] = {self._start: (-1, -1)}
-        queue = deque([self._start])
-        while queue and self._end not in came_by:
-            node = queue.popleft()
-            for edge, head in leaving.get(node, ()):
-                if head not in came_by:
-                    came_by[head] = (edge, node)
-                    queue.append(head)
-        if self._end not in came_by:
-            raise cp.error.SolverError(
-                f"the flow returned by {self.backend} does not reach {self.target!r}; "
-                "use backend='scipy'."
-            )
-        path, node = [], self._end
-        while node != self._start:
-            edge, node = came_by[node]
-            path.append(edge)
-        return self._indicator(path)
+            graph.add_edge(tail, head, edge=edge)
+        graph.add_nodes_from((self._start, self._end))
+        if not nx.has_path(graph, self._start, self._end):
+            return None
+        nodes = nx.shortest_path(graph, self._start, self._end)
+        return self.indicator([graph.edges[arc]["edge"] for arc in pairwise(nodes)])
 
 
-register_backend(ShortestPath, "scipy", with_scipy)
-register_backend(ShortestPath, "networkx", with_networkx)
+# ------------------------------------------------------------------ backends
+class Arcs:
+    """The arcs as a CSR matrix without duplicates: of parallel arcs the cheapest counts."""
+
+    def __init__(self, paths: ShortestPath) -> None:
+        count = len(paths.nodes)
+        order = np.lexsort((paths.arc_heads, paths.arc_tails))
+        tails, heads = paths.arc_tails[order], paths.arc_heads[order]
+        self.edges = paths.arc_edges[order]
+        first = np.append(True, (np.diff(tails) != 0) | (np.diff(heads) != 0))
+        self.starts = np.flatnonzero(first)
+        self.stops = np.append(self.starts[1:], order.size)
+        self.has_parallel = self.starts.size < order.size
+        self._only: list[int] = [] if self.has_parallel else self.edges.tolist()
+        self.tails, self.heads = tails[self.starts], heads[self.starts]
+        self.entry = {
+            pair: i for i, pair in enumerate(zip(self.tails.tolist(), self.heads.tolist()))
+        }
+        indptr = np.searchsorted(self.tails, np.arange(count + 1))
+        self.matrix = sp.csr_array(
+            (
+                np.zeros(self.starts.size),
+                self.heads.astype(np.int32),
+                indptr.astype(np.int32),
+            ),
+            shape=(count, count),
+        )
+
+    def weights(self, direction: Vector) -> Vector:
+        """The weight of each entry of the matrix."""
+        weights = direction[self.edges]
+        return np.minimum.reduceat(weights, self.starts) if self.has_parallel else weights
+
+    def edge(self, tail: int, head: int, direction: Vector) -> int:
+        """The cheapest edge from tail to head."""
+        entry = self.entry[tail, head]
+        if not self.has_parallel:
+            return self._only[entry]
+        parallel = self.edges[self.starts[entry] : self.stops[entry]]
+        if parallel.size == 1:
+            return int(parallel[0])
+        return int(parallel[np.argmin(direction[parallel])])
+
+
+def _scipy(paths: ShortestPath) -> LinearOracle:
+    """Dijkstra on a CSR matrix whose structure is built once."""
+    arcs = Arcs(paths)
+    start, end, matrix = paths._start, paths._end, arcs.matrix
+
+    def minimize(direction: Vector) -> Vector:
+        matrix.data[:] = arcs.weights(direction)
+        _, predecessors = dijkstra(matrix, indices=start, return_predecessors=True)
+        edges, head = [], end
+        while head != start:
+            tail = int(predecessors[head])
+            edges.append(arcs.edge(tail, head, direction))
+            head = tail
+        return paths.indicator(edges)
+
+    return minimize
+
+
+def _networkx(paths: ShortestPath) -> LinearOracle:
+    """Dijkstra on a NetworkX graph."""
+    arcs = Arcs(paths)
+    graph: Any = nx.DiGraph(list(arcs.entry))
+    attributes = [graph.edges[pair] for pair in arcs.entry]
+
+    def minimize(direction: Vector) -> Vector:
+        for attribute, weight in zip(attributes, arcs.weights(direction).tolist()):
+            attribute["weight"] = weight
+        nodes = nx.dijkstra_path(graph, paths._start, paths._end)
+        edges = [arcs.edge(tail, head, direction) for tail, head in pairwise(nodes)]
+        return paths.indicator(edges)
+
+    return minimize
+
+
+class FlowOfOneUnit(BoundedOracle):
+    """OR-Tools' minimum cost flow of one unit, in integers; the slack is what rounding may cost."""
+
+    def __init__(self, paths: ShortestPath) -> None:
+        from ortools.graph.python import min_cost_flow
+
+        self._paths, self._solver = paths, min_cost_flow.SimpleMinCostFlow
+        self._ones = np.ones(paths.arc_edges.size, dtype=np.int64)
+        self._ends = [ends.astype(np.int32) for ends in (paths.arc_tails, paths.arc_heads)]
+        self._limit = largest_flow_cost(len(paths.nodes), "scipy")
+
+    def answer(self, direction: Vector, lower: Vector, upper: Vector) -> tuple[Vector, float]:
+        paths, solver = self._paths, self._solver()
+        weights = direction[paths.arc_edges]
+        costs, unit = scaled_to_integers(weights, self._limit)
+        arcs = solver.add_arcs_with_capacity_and_unit_cost(*self._ends, self._ones, costs)
+        solver.set_nodes_supplies([paths._start, paths._end], [1, -1])
+        status = solver.solve()
+        if status != solver.OPTIMAL:
+            raise cp.error.SolverError(f"OR-Tools stopped with status {status} on the flow.")
+        path = paths.path_within(paths.arc_edges[solver.flows(arcs) > 0].tolist())
+        assert path is not None  # a unit of flow reaches the target
+        return path, rounding_slack(weights, costs, unit)
+
+
+def _by_rows(paths: ShortestPath) -> HullOracle:
+    """HiGHS on the flow of one unit, and on rows against cycles as they are violated."""
+    return HullOracle(paths, lambda x: paths._flows(x, simple=True), paths.violated)
+
+
+# ------------------------------------------------------------------ potentials
+def topological_arcs(tails: Indices, heads: Indices) -> Indices | None:
+    """The arcs in an order in which tails come before heads, None if there is a cycle."""
+    graph: Any = nx.DiGraph(zip(tails.tolist(), heads.tolist()))
+    try:
+        rank = {node: i for i, node in enumerate(nx.topological_sort(graph))}
+    except nx.NetworkXUnfeasible:
+        return None
+    return np.argsort([rank[tail] for tail in tails.tolist()], kind="stable")
+
+
+def acyclic_potentials(
+    weights: Vector, tails: Indices, heads: Indices, order: Indices, count: int
+) -> Vector:
+    """Dynamic programming over the arcs in topological order."""
+    potential = [0.0] * count
+    ordered = zip(weights[order].tolist(), tails[order].tolist(), heads[order].tolist())
+    for weight, tail, head in ordered:
+        reached = potential[tail] + weight
+        if reached < potential[head]:
+            potential[head] = reached
+    return np.array(potential)
+
+
+def cyclic_potentials(weights: Vector, tails: Indices, heads: Indices, count: int) -> Vector | None:
+    """Bellman-Ford from a virtual source joined to every node; None with a negative cycle."""
+    potential = np.zeros(count)
+    # Sums of rounded weights around a cycle of weight zero must not look like progress.
+    tolerance = 1e-12 * float(np.abs(weights).max())
+    for _ in range(count):
+        reached = potential.copy()
+        np.minimum.at(reached, heads, potential[tails] + weights)
+        if np.all(reached >= potential - tolerance):
+            return reached
+        potential = reached
+    return None
+
+
+def negative_cycle(weights: Vector, tails: Indices, heads: Indices) -> tuple[list[int], float]:
+    """The nodes of a negative cycle in order, the first one repeated at the end, and its weight."""
+    graph: Any = nx.DiGraph()
+    for weight, tail, head in zip(weights.tolist(), tails.tolist(), heads.tolist()):
+        if weight < graph.get_edge_data(tail, head, {"weight": np.inf})["weight"]:
+            graph.add_edge(tail, head, weight=weight)
+    start = -1
+    graph.add_weighted_edges_from([(start, node, 0.0) for node in list(graph)])
+    nodes = nx.find_negative_cycle(graph, start)
+    return nodes, float(sum(graph.edges[arc]["weight"] for arc in pairwise(nodes)))
+
+
+register_backend(ShortestPath, "scipy", _scipy)
+register_backend(ShortestPath, "networkx", _networkx)
 register_backend(ShortestPath, "ortools", FlowOfOneUnit)
-register_backend(ShortestPath, "cvxpy", with_cvxpy)
-register_backend(ShortestPath, "highs", SimplePaths)
+register_backend(ShortestPath, "cvxpy", _by_rows)
+register_backend(ShortestPath, "highs", _by_rows)

@@ -7,14 +7,20 @@ from typing import Any, Literal
 
 import cvxpy as cp
 import numpy as np
-import scipy.sparse as sp
+from numpy.typing import ArrayLike
 
+from wdro_model import checks
 from wdro_model.compat import networkx as nx
 from wdro_model.errors import InfeasibleError
-from wdro_model.sets.backends import Vector, register_backend, rounding_slack, scaled_to_integers
-from wdro_model.sets.choices import Array
-from wdro_model.sets.edge_program import EdgeProgram, ViolatedRow, at_least, components
-from wdro_model.sets.graphs import EdgeSet
+from wdro_model.sets.backends import (
+    BoundedOracle,
+    Vector,
+    register_backend,
+    rounding_slack,
+    scaled_to_integers,
+)
+from wdro_model.sets.choices import EdgeSet
+from wdro_model.sets.hull import HullOracle, Row, at_least, components
 
 TourBackend = Literal["highs", "ortools"]
 """Those that are built in; `register_backend` adds others."""
@@ -38,7 +44,6 @@ class Tour(EdgeSet):
 
     Examples
     --------
-    >>> import networkx as nx, wdro_model as wdro
     >>> tour = wdro.sets.Tour(nx.complete_graph(4))
     >>> tour.order(tour.minimize([1.0, 5.0, 1.0, 1.0, 5.0, 1.0]))
     [0, 1, 2, 3]
@@ -57,10 +62,9 @@ class Tour(EdgeSet):
         mandatory: Iterable[Any] | None = None,
     ) -> None:
         super().__init__(graph)
-        if time_limit is not None and not time_limit > 0:
-            raise ValueError(f"time_limit must be a positive number of seconds, got {time_limit}.")
         self.time_limit = time_limit
-        self.proper = self.tails != self.heads
+        if time_limit is not None:
+            self.time_limit = checks.number("time_limit", time_limit, low=0, open=True)
         self._check_graph(graph)
         self.bounds = (np.zeros(self.dimension), self.proper.astype(np.float64))
         self.use_backend(backend)
@@ -68,24 +72,18 @@ class Tour(EdgeSet):
         self.hold(forbidden, mandatory)
 
     def describe(self) -> str:
-        """The set in one line."""
-        kind = "directed tours" if self.is_directed else "tours"
-        return (
-            f"{kind} of a graph with {len(self.nodes)} nodes and {len(self.edges)} edges"
-            f"{self.held_in_words()}, minimised by {self.backend}"
-        )
+        return f"{'directed tours' if self.is_directed else 'tours'} of {self.size_in_words()}"
 
     def order(self, x: Any) -> list[Any]:
         """The nodes of a tour in the order in which they are met, the first of the graph first.
 
         Examples
         --------
-        >>> import networkx as nx, wdro_model as wdro
         >>> tour = wdro.sets.Tour(nx.complete_graph(["a", "b", "c", "d"]))
         >>> tour.order(tour.minimize([5.0, 1.0, 1.0, 1.0, 1.0, 5.0]))
         ['a', 'c', 'b', 'd']
         """
-        vertex = self._discrete(x, "x")
+        vertex = self.discrete(x, "x")
         return [self.nodes[i] for i in self._order(vertex)]
 
     def neighbours(self, vertex: Vector, x: Vector) -> Iterator[Vector]:
@@ -93,7 +91,7 @@ class Tour(EdgeSet):
         if self.is_directed:
             yield from super().neighbours(vertex, x)
             return
-        lower, upper = self.own_bounds()
+        lower, upper = self.interval(None, None)
         between: dict[tuple[int, int], list[int]] = {}
         for e in np.argsort(vertex - x, kind="stable").tolist():
             pair = int(self.tails[e]), int(self.heads[e])
@@ -115,9 +113,8 @@ class Tour(EdgeSet):
                     moved[[new[0][0], new[1][0]]] = 1.0
                     yield moved
 
-    def _is_discrete(self, vertex: Vector) -> bool:
-        """Is it a tour?"""
-        return super()._is_discrete(vertex) and self._order(vertex) is not None
+    def is_vertex(self, x: ArrayLike) -> bool:
+        return super().is_vertex(x) and self._order(np.asarray(x)) is not None
 
     def _order(self, vertex: Vector) -> Any:
         """The positions of the nodes along a tour; None if it is none."""
@@ -167,90 +164,50 @@ class Tour(EdgeSet):
                 "add edges."
             ) from None
 
-    def refusal(self, forbidden: Array, mandatory: Array) -> InfeasibleError:
+    def refusal(self, lower: Vector, upper: Vector) -> InfeasibleError:
         """The error where held edges leave no tour."""
         return InfeasibleError(
-            f"{self!r} has no tour with {int(mandatory.sum())} mandatory and "
-            f"{int((forbidden & self.proper).sum())} forbidden edges as asked; allow or leave out "
-            "some."
+            f"{self!r} has no tour with {self.held_counts(lower, upper)}; allow or leave out some."
         )
 
+    def _degrees(self, x: Any) -> list[Any]:
+        """CVXPY constraints: an arc out of each node and one into it, or two edges at each node."""
+        leaves, enters = self.ends_matrix(self.tails), self.ends_matrix(self.heads)
+        degrees = [leaves @ x == 1, enters @ x == 1]
+        if not self.is_directed:
+            degrees = [(leaves + enters) @ x == 2]
+        return [*degrees, x >= 0, x <= self.proper]
 
-class _Oracle:
-    """Asked without or with held edges."""
-
-    def __init__(self, tours: Tour) -> None:
-        self._set = tours
-
-    def __call__(self, direction: Vector) -> Vector:
-        none = np.zeros(direction.size, dtype=bool)
-        return self.within(direction, none, none)
-
-    def within(self, direction: Vector, forbidden: Array, mandatory: Array) -> Vector:
-        """The best tour with some edges held."""
-        raise NotImplementedError
-
-
-class _ByCuts(_Oracle):
-    """HiGHS on degrees, and on cuts around sets of nodes as they are violated."""
-
-    def __init__(self, tours: Tour) -> None:
-        super().__init__(tours)
-        if tours.time_limit is not None:
-            raise ValueError(
-                "time_limit is for backend='ortools', which has a tour at any time; 'highs' has "
-                "one at the end."
-            )
-        count, upper = len(tours.nodes), tours.proper.astype(np.float64)
-        edges, ones = np.arange(upper.size), np.ones(upper.size)
-        shape = (count, upper.size)
-        leaves = sp.csr_array((ones, (tours.tails, edges)), shape=shape)
-        enters = sp.csr_array((ones, (tours.heads, edges)), shape=shape)
-        if tours.is_directed:
-            matrix, degree = sp.vstack([leaves, enters]), np.ones(2 * count)
-        else:
-            matrix, degree = leaves + enters, np.full(count, 2.0)
-        self._program = EdgeProgram(matrix, degree, degree, np.zeros(upper.size), upper)
-        self._upper = upper
-
-    def within(self, direction: Vector, forbidden: Array, mandatory: Array) -> Vector:
-        upper = np.where(forbidden, 0.0, self._upper)
-        lower = mandatory.astype(np.float64)
-        found = None
-        if np.all(lower <= upper):
-            found = self._program.choose(direction, self._violated, lower, upper)
-        if found is None:
-            raise self._set.refusal(forbidden, mandatory)
-        return np.rint(found) + 0.0
-
-    def reset(self) -> None:
-        """Forget the cuts that were found."""
-        self._program.reset()
-
-    def _violated(self, x: Vector) -> Iterator[ViolatedRow]:
-        """x(out of S) >= 1, or x(around S) >= 2, for the components S of the edges with x > 0."""
-        tours = self._set
-        tails, heads = tours.tails, tours.heads
-        for nodes in components(x > 1e-6, tails, heads, len(tours.nodes)):
+    def violated(self, x: Vector) -> Iterator[Row]:
+        """Rows x(out of S) >= 1, or x(around S) >= 2, for the components S of edges with x > 0."""
+        tails, heads = self.tails, self.heads
+        for nodes in components(x > 1e-6, tails, heads, len(self.nodes)):
             if nodes.all():
                 continue
-            if tours.is_directed:
+            if self.is_directed:
                 yield at_least(nodes[tails] & ~nodes[heads], 1.0)
             else:
                 yield at_least(nodes[tails] != nodes[heads], 2.0)
 
 
-class _ByCircuits(_Oracle):
+# ------------------------------------------------------------------ backends
+def _by_cuts(tours: Tour) -> HullOracle:
+    """HiGHS on degrees, and on cuts around sets of nodes as they are violated."""
+    if tours.time_limit is not None:
+        raise ValueError(
+            "time_limit is for backend='ortools', which has a tour at any time; 'highs' has one at "
+            "the end."
+        )
+    return HullOracle(tours, tours._degrees, tours.violated)
+
+
+class Circuits(BoundedOracle):
     """CP-SAT's circuit constraint, one literal for each way along an edge."""
 
-    slack = 0.0
-    """By how much at most the last answer costs more than the best tour."""
-
     def __init__(self, tours: Tour) -> None:
-        super().__init__(tours)
         from ortools.sat.python import cp_model
 
-        self._module = cp_model
+        self._set, self._module = tours, cp_model
         self._known: Vector | None = None
         # Sums of costs along a tour stay far inside 64 bits.
         self._limit = min(2**40, 2**58 // len(tours.nodes))
@@ -259,59 +216,55 @@ class _ByCircuits(_Oracle):
         """Forget the last tour."""
         self._known = None
 
-    def within(self, direction: Vector, forbidden: Array, mandatory: Array) -> Vector:
+    def answer(self, direction: Vector, lower: Vector, upper: Vector) -> tuple[Vector, float]:
+        """The best tour found in time, or the last one where that is better."""
         tours, named = self._set, self._module
         costs, unit = scaled_to_integers(direction, self._limit)
-        model = named.CpModel()
-        edges = np.flatnonzero(tours.proper & ~forbidden).tolist()
-        arcs, literals = [], {}
+        model, arcs, literals = named.CpModel(), [], {}
+        edges = np.flatnonzero(upper > 0.0).tolist()
         for e in edges:
             tail, head = int(tours.tails[e]), int(tours.heads[e])
             ways = [(tail, head)] if tours.is_directed else [(tail, head), (head, tail)]
             literals[e] = [model.new_bool_var("") for _ in ways]
             arcs += [(*way, literal) for way, literal in zip(ways, literals[e])]
-            if mandatory[e]:
+            if lower[e] > 0:
                 model.add_exactly_one(literals[e])
             elif len(ways) > 1:
                 model.add_at_most_one(literals[e])
         if len({node for arc in arcs for node in arc[:2]}) < len(tours.nodes):
-            raise tours.refusal(forbidden, mandatory)
-        if np.any(mandatory & (forbidden | ~tours.proper)):
-            raise tours.refusal(forbidden, mandatory)
+            raise tours.refusal(lower, upper)
         model.add_circuit(arcs)
         model.minimize(sum(int(costs[e]) * literal for e in edges for literal in literals[e]))
         known = self._known
-        if known is not None and (known[forbidden].any() or not known[mandatory].all()):
+        if known is not None and (np.any(known > upper) or np.any(known < lower)):
             known = None
         solver = named.CpSolver()
-        solver.parameters.num_workers = 1
-        solver.parameters.random_seed = 0
+        solver.parameters.num_workers, solver.parameters.random_seed = 1, 0
         if tours.time_limit is not None and known is not None:
             solver.parameters.max_time_in_seconds = tours.time_limit
         status = solver.solve(model)
-        # A tour has as many edges as nodes: none costs less than that many of the cheapest.
-        bound = float(np.sort(direction[edges])[: len(tours.nodes)].sum())
         if status == named.INFEASIBLE:
-            raise tours.refusal(forbidden, mandatory)
+            raise tours.refusal(lower, upper)
         if status in (named.OPTIMAL, named.FEASIBLE):
-            chosen = [e for e in edges if any(map(solver.boolean_value, literals[e]))]
-            found = tours._indicator(chosen)
-            rounding = rounding_slack(direction, costs, unit)
+            tour = tours.indicator(
+                [e for e in edges if any(map(solver.boolean_value, literals[e]))]
+            )
             behind = unit * (solver.objective_value - solver.best_objective_bound)
-            self.slack = 0.0 if status == named.OPTIMAL else max(behind, 0.0)
-            self.slack += rounding
+            slack = 0.0 if status == named.OPTIMAL else max(behind, 0.0)
+            slack += rounding_slack(direction, costs, unit)
         elif known is not None:
-            found, self.slack = known.copy(), np.inf
+            tour, slack = known, np.inf
         else:
             raise cp.error.SolverError(f"CP-SAT stopped with {solver.status_name(status)}.")
-        cost = float(direction @ found)
+        cost = float(direction @ tour)
         if known is not None and float(direction @ known) < cost:
-            self.slack -= cost - float(direction @ known)
-            found, cost = known.copy(), float(direction @ known)
-        self.slack = min(max(self.slack, 0.0), cost - bound)
-        self._known = found.copy()
-        return found
+            slack -= cost - float(direction @ known)
+            tour, cost = known, float(direction @ known)
+        # A tour has as many edges as nodes: none costs less than that many of the cheapest.
+        bound = float(np.sort(direction[edges])[: len(tours.nodes)].sum())
+        self._known = tour.copy()
+        return tour.copy(), min(max(slack, 0.0), cost - bound)
 
 
-register_backend(Tour, "highs", _ByCuts)
-register_backend(Tour, "ortools", _ByCircuits)
+register_backend(Tour, "highs", _by_cuts)
+register_backend(Tour, "ortools", Circuits)

@@ -11,8 +11,9 @@ from numpy.typing import ArrayLike
 from scipy.sparse.csgraph import dijkstra
 
 from wdro_model import checks
+from wdro_model.sets.arguments import as_direction, as_flat
 from wdro_model.sets.backends import Vector
-from wdro_model.sets.feasible_set import FeasibleSet, as_direction, as_flat
+from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.traffic.flows import paths
 from wdro_model.traffic.flows.paths import OriginFlows, PathFlows
 from wdro_model.traffic.flows.road_graph import (
