@@ -26,7 +26,9 @@ from wdro_model.evaluation.discrete import Rounded
 from wdro_model.evaluation.path import RadiusPath
 from wdro_model.evaluation.statistics import Advantage
 from wdro_model.evaluation.worst_case import WorstCase
+from wdro_model.sets.backends import Backends
 from wdro_model.sets.checking import OracleReport
+from wdro_model.sets.rounding import Rounding
 
 MAIN = (
     *("Problem", "UncertainParameter", "WassersteinBall", "In", "compare", "select_radius"),
@@ -41,6 +43,8 @@ MAIN = (
 """Names whose examples stand alone, with their imports; others may use `example_namespace`."""
 RETURNED = (WorstCase, Rounded, RadiusPath, Advantage, OracleReport)
 """What users are given, though they never build one."""
+PARTS = (Backends, Rounding)
+"""Classes that others inherit methods from."""
 HEADING = "\nExamples\n--------\n"
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
@@ -65,7 +69,8 @@ def public_names() -> dict[str, Any]:
                 found.setdefault(id(thing), (f"{prefix}.{name}", thing))
     listed = dict(found.values())
     listed |= {f"the result {thing.__name__}": thing for thing in RETURNED}
-    for name, thing in [*listed.items()]:
+    parts = {f"the part {part.__name__}": part for part in PARTS}
+    for name, thing in [*listed.items(), *parts.items()]:
         if inspect.isclass(thing):
             listed |= {f"{name}.{key}": member for key, member in methods_with_example(thing)}
     return listed

@@ -233,7 +233,7 @@ def test_matrices_go_in_and_out_of_an_oracle_of_their_shape():
     assert x.value.sum(axis=0).tolist() == [1, 1, 1]
     with pytest.raises(ValueError, match=r"must return an array of shape \(3, 3\), got shape"):
         Oracle(lambda g: g.ravel(), (3, 3)).minimize(np.ones(9))
-    with pytest.raises(ValueError, match=r"positive integer, got \(2, 0\)"):
+    with pytest.raises(ValueError, match=r"positive integer .*, got \(2, 0\)"):
         Oracle(assignment, (2, 0))
     with pytest.raises(ValueError, match="takes a shape or a dimension, got neither"):
         Oracle(assignment)
