@@ -23,7 +23,7 @@ from wdro_model.evaluation.radius_pictures import most_changing
 from wdro_model.evaluation.statistics import METHOD, SCENARIOS, outcome_of, quantiles
 from wdro_model.evaluation.worst_case import find_worst_case
 from wdro_model.model import RobustModel
-from wdro_model.sets.graphs import EdgeSet
+from wdro_model.sets.choices import EdgeSet
 
 if TYPE_CHECKING:
     from wdro_model.evaluation.report import Judged
