@@ -1,4 +1,4 @@
-"""Judging decisions on data, seen and unseen."""
+"""Judging decisions: comparisons on held-out data, the choice of the radius, guarantees."""
 
 from wdro_model.evaluation.compare import compare
 from wdro_model.evaluation.guarantee import GuaranteedRadius, Resampling, radius_for

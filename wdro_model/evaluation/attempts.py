@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from cvxpy.error import SolverError
 from wdro_model import checks
 from wdro_model.compat import cloudpickle, joblib
 from wdro_model.display.bars import progress_bar
-from wdro_model.errors import MissingRuleError, unknown_name
+from wdro_model.errors import MissingRuleError
 from wdro_model.evaluation.statistics import TRAINING
 from wdro_model.model import RobustModel
 from wdro_model.solve.certify import Solution
@@ -48,7 +49,7 @@ class Failure:
 
 
 def attempt(problem: Problem, arguments: Mapping[str, Any]) -> Solution | Failure:
-    """Solve; a refusal by the library or a failed solver is an answer, other errors are raised."""
+    """The solution, or the failure of a solver or refusal of the library; others are raised."""
     try:
         problem.solve(**arguments)
     except FAILURES as error:
@@ -63,11 +64,9 @@ def attempt(problem: Problem, arguments: Mapping[str, Any]) -> Solution | Failur
 
 def raised_here(error: Exception) -> bool:
     """Whether the error was raised by a statement of this library, not by one that it called."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    name = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
-    return name.split(".")[0] == __name__.split(".")[0]
+    *_, (frame, _) = walk_tb(error.__traceback__)
+    module = str(frame.f_globals.get("__name__", ""))
+    return module.split(".")[0] == __name__.split(".")[0]
 
 
 def solve_bar(title: str, count: int, options: Mapping[str, Any]) -> Any:
@@ -84,24 +83,25 @@ def was_interrupted(solution: Solution) -> bool:
 def warm_arguments(
     problem: Problem, arguments: Mapping[str, Any], last: Solution | None
 ) -> dict[str, Any]:
-    """The arguments of a solve, starting from the last decision if nothing speaks against it.
+    """The arguments of a solve, with the last decision as its start where a start is of use.
 
-    The paper's stochastic method keeps its own start: after its fixed number of iterations it
-    would be judged by the work of the method before it.
+    The paper's stochastic method keeps its own start: its iterations are few, and their result
+    would be that of the method before.
     """
-    out = dict(arguments)
-    stochastic = isinstance(out.get("solver"), MomentumFrankWolfe)
-    bounded = bool(problem._model.feasible.uncertain)  # whether a start meets them takes a program
-    if last is None or out.get("start") is not None or stochastic or bounded:
-        return out
-    asked = (out.get("method", "auto"), check_solver(out.get("solver")), out.get("relax", False))
-    if problem._model.memory.programs.find(program_key(*asked)) is not None:
-        return out  # a program that is solved again needs no start
+    cold, model = dict(arguments), problem._model
+    method, solver = cold.get("method", "auto"), cold.get("solver")
+    if last is None or cold.get("start") is not None or isinstance(solver, MomentumFrankWolfe):
+        return cold
+    if model.feasible.uncertain:  # a program would have to check a start
+        return cold
+    key = program_key(method, check_solver(solver), cold.get("relax", False))
+    if model.memory.programs.find(key) is not None:
+        return cold  # a program that is solved again needs no start
     try:
-        refuse_outside(problem._model, user_start(problem._model, last))
+        refuse_outside(model, user_start(model, last))
     except ValueError:
-        return out  # a conic solver's answer may lie outside by more than Frank-Wolfe accepts
-    return {**out, "start": last}
+        return cold  # a conic solver's answer may lie outside by more than Frank-Wolfe accepts
+    return {**cold, "start": last}
 
 
 @contextmanager
@@ -121,8 +121,7 @@ def keep_decision(problem: Problem) -> Iterator[None]:
 
 def check_solving(arguments: Mapping[str, Any]) -> None:
     """Refuse arguments of `solve` that no problem accepts: methods, options, their values."""
-    if arguments["method"] not in METHODS:
-        raise ValueError(unknown_name("method", arguments["method"], METHODS))
+    checks.choice("method", arguments["method"], METHODS)
     own = ("method", "solver", "time_limit")
     Options.from_keywords({name: value for name, value in arguments.items() if name not in own})
     check_solver(arguments.get("solver"))
@@ -264,7 +263,7 @@ def collect(
     """task(0), ..., task(count - 1), in parallel as joblib is told, with a progress bar.
 
     An interrupt from the keyboard, or the end of a worker process, keeps the results so far; it is
-    raised where there are none.
+    raised if there are none.
     """
     collected = Collected()
     with progress_bar(title, count, unit=unit, show=progress) as bar:

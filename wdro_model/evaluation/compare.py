@@ -63,13 +63,13 @@ def compare(
 ) -> Report:
     """Solve by each method and judge the decisions on the samples and on held-out scenarios.
 
-    A method that the problem does not allow stays in the report, with its message; so does one
-    whose solver fails. An error is raised if none gives a decision, and at once for arguments that
-    are wrong whatever the problem. Ctrl-C ends the comparison with what is finished.
+    A method that does not apply to the problem, or whose solver fails, stays in the report with
+    its message. An error is raised if no method gives a decision; wrong arguments are refused at
+    once. Ctrl-C ends the comparison with the methods that are finished.
 
-    Each method starts afresh, so that its decision and its time are its own, and goes on from one
-    radius to the next. A problem that has a decision keeps it; one that has none is left at the
-    last method's.
+    Each method has a cold start, so that its decision and its time are its own; at further radii
+    it starts from the decision at the radius before. A problem that has a decision keeps it; a
+    problem without one ends with the decision of the last method.
 
     Parameters
     ----------
@@ -78,10 +78,10 @@ def compare(
     radii : list, optional
         Solve each robust method at each of these radii in place of the problem's own.
     rounded : bool
-        Judge the discrete decision next to each fractional one as well (trees, paths).
+        Judge a discrete decision (a tree, a path) next to each fractional one as well.
     warm : bool
-        Start each method from the decision of the one before. It is faster, but a start that is
-        within the tolerance of a method is what the method returns.
+        Start each method from the decision of the previous one. This is faster, but a method
+        returns its start where the start is within its tolerance.
     **options
         Further arguments of `solve`, for all methods.
 

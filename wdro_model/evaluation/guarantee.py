@@ -77,8 +77,8 @@ LINE_WIDTH = 80
 class GuaranteedRadius:
     """A radius with its guarantee; `float(radius)` is the number.
 
-    `WassersteinBall(radius)` and `problem.with_radius(radius)` take it as it is, and reports then
-    say with what probability their promise holds.
+    `WassersteinBall(radius)` and `problem.with_radius(radius)` accept it, and reports then say
+    with what probability their promise holds.
 
     Examples
     --------

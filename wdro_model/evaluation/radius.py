@@ -246,35 +246,35 @@ def select_radius(
 ) -> RadiusSelection:
     """Choose the radius of a problem by cross-validation, and solve it there on all samples.
 
-    In each fold the problem is solved at every radius on the samples it may see, in order of the
-    radii and each from the solution before, and the decisions are judged by their losses on the
-    samples that were held out. Afterwards the variables hold the decision at the chosen radius,
-    fitted on all samples; `problem` itself keeps its radius and its own last solution.
+    In each fold the problem is solved at all radii, in increasing order with warm starts, on the
+    training samples of the fold. The decisions are judged by their losses on the samples held out.
+    Afterwards the variables hold the decision at the chosen radius, fitted on all samples;
+    `problem` itself keeps its radius and its last solution.
 
     Ctrl-C returns the folds that have finished (`complete` is then False, and the problem is not
-    solved again), and is raised if there are none. A solve that fails leaves NaN and a message; an
-    error if all do.
+    solved again); it is raised if there are none. A solve that fails leaves NaN and a message. If
+    all fail, an error is raised.
 
     Parameters
     ----------
     problem : Problem
-        With an ambiguity set, whose cost is kept; its radius is not used.
+        A problem with an ambiguity set; its cost is used, its radius is not.
     radii : increasing numbers, optional
         0 is ERM. By default 0 and ten radii from the scale of the data: see
         `wdro_model.evaluation.radius.default_radii`.
     folds : int, object with `split(X)`, or pairs of indices (train, test)
-        k folds, shuffled by the seed; 1 with `holdout`, the share of the samples that judges.
+        k folds, shuffled by the seed; 1 goes with `holdout`, the share of the samples held out.
     metric : "risk", "mean", "cvar" (the mean of the worst 5%) or a function of the losses (n,)
-        Small is good; the losses are minus the values of an objective that is maximised. The risk
-        is the objective on the scenarios, which is the mean if it has no risk measures. Where
-        samples with probabilities judge, a function is called as metric(losses, probabilities=p).
+        Small scores are good; the losses are minus the values of an objective that is maximised.
+        The risk is the objective on the scenarios, the mean if it has no risk measures. If the
+        samples have probabilities, a function is called as metric(losses, probabilities=p).
     rule : "min" or "one_standard_error"
         The smallest mean score, or the largest radius within one standard error of it.
     test : {parameter: array} or array, optional
-        Scenarios that judge, instead of folds: the problem is fitted on all its samples.
+        Scenarios to judge on, instead of folds: the problem is fitted on all its samples.
     jobs : int, optional
-        Processes, one fold in each; -1 for all cores. None is what `joblib.parallel_config` says
-        (a Dask cluster, for example), and one process here without it.
+        Processes, one fold in each; -1 for all cores. None takes the setting of
+        `joblib.parallel_config` (a Dask cluster, for example); without one, this process.
     seed : int
         Shuffles the samples and seeds the solves; the same for any number of jobs.
     refit : bool
@@ -282,7 +282,7 @@ def select_radius(
     progress : bool
         Show a bar; in a log, a line after a minute, after two, after four.
     **arguments
-        Of each `Problem.solve`: method, solver, time_limit, epsilon, ...
+        Arguments of each `Problem.solve`: method, solver, time_limit, epsilon, ...
 
     Examples
     --------
@@ -475,10 +475,10 @@ def default_radii(
 ) -> np.ndarray:
     """0 (ERM) and `count` radii, evenly spaced in their logarithm, from 0.01 S N^(-p/2) to S.
 
-    S = mean_k c(xi_k, mean of the samples) is the cost of carrying the samples to their mean, the
-    total variance for the squared cost; p is the order of the cost, 2 where it is not known. The
-    mean of N samples is off by about S N^(-p/2), total variance / N for the squared cost: a ball
-    much smaller than that is ERM, and one of radius S has room for all the data in one point.
+    S = mean_k c(xi_k, mean of the samples) is the cost of moving all samples to their mean, the
+    total variance for the squared cost. p is the order of the cost, 2 where it is not known. The
+    error of the mean of N samples is about S N^(-p/2), total variance / N for the squared cost. A
+    much smaller ball is ERM; a ball of radius S contains a distribution in one point.
     """
     scale = transport_scale(joint, cost)
     size = joint.shares.effective_size

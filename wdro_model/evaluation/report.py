@@ -44,7 +44,7 @@ QUANTILES = (
     Column("q75", "The quantile that 75% of the losses lie below.", "75%"),
     Column("q95", "The quantile that 95% of the losses lie below.", "95%"),
 )
-RISK = Column("risk", "The objective on the scenarios, risk measures being those of them.")
+RISK = Column("risk", "The objective, with the risk measures of the scenarios.")
 """The column of the objective, where it is not the mean loss."""
 
 
@@ -112,8 +112,8 @@ class Judged:
     radius: float = 0.0
     """The radius it was solved with; 0 for ERM."""
     promise: float | None = None
-    """The optimal value of the method, its claim about the mean loss. None where a rounded decision
-    has none."""
+    """The optimal value of the method: its prediction of the mean loss. None for a rounded decision
+    that has no prediction."""
     group: str = ""
     """The label of its method, which it shares with other radii; empty for its own name."""
 

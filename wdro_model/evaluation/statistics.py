@@ -38,8 +38,8 @@ class Outcome:
     losses: np.ndarray
     """(n,); a risk measure in the objective is replaced by the loss that it measures."""
     contributions: np.ndarray | None = None
-    """The contribution of each scenario to the objective, which is their mean, (n,). None where
-    the objective has no CVaR: the losses themselves."""
+    """The contribution of each scenario to the objective, which is their mean, (n,). None stands
+    for the losses themselves, where the objective has no CVaR."""
     measures: str = ""
     """The CVaRs of the objective."""
     maximise: bool = False
@@ -172,8 +172,8 @@ def _constraint_value(model: Model, uncertain: Any, values: Any, scenarios: Any)
 class LossStatistics:
     """Mean, spread, quantiles and tail of a sample of losses; prints as a small table.
 
-    Losses with probabilities count as much as these say; errors are then those of 1 / sum p^2
-    equal ones. Of an objective that is maximised, of its values: the worst are then the smallest.
+    Probabilities weight the losses; standard errors are then those of 1 / sum p^2 equally likely
+    losses. Where the objective is maximised, the losses are its values and the worst the smallest.
 
     Examples
     --------
@@ -191,21 +191,21 @@ class LossStatistics:
     standard_error: float
     """Standard error of the mean: deviation / sqrt(count); NaN for a single loss."""
     deviation: float
-    """Standard deviation with the divisor count - 1; 0 for a single loss. With probabilities that
-    of the distribution: sqrt(sum p (loss - mean)^2)."""
+    """Standard deviation with the divisor count - 1; 0 for a single loss. With probabilities
+    sqrt(sum p (loss - mean)^2), that of the distribution."""
     quantiles: Mapping[float, float]
-    """Quantiles by their level; linear between the ordered losses, as NumPy and pandas do it. With
-    probabilities the least loss that at least this share of them does not exceed."""
+    """Quantiles by their level, linear between the ordered losses as in NumPy and pandas. With
+    probabilities the least loss whose cumulative probability is at least the level."""
     tail: float
     """CVaR at 95%: the mean of the worst 5% of the losses."""
     tail_error: float
     """Standard error of the CVaR; NaN for a single loss."""
     worst: float
     risk: float = float("nan")
-    """The objective on the scenarios: its risk measures are those of their distribution. The mean
-    where it has none."""
+    """The objective on the scenarios, with the risk measures of their distribution; the mean where
+    it has none."""
     risk_error: float = float("nan")
-    """Standard error of the risk, thresholds being taken as known; NaN for a single loss."""
+    """Standard error of the risk at fixed thresholds; NaN for a single loss."""
     measures: str = ""
     """The CVaRs of the objective; empty where it has none."""
     constraints: tuple[ConstraintValue, ...] = ()
@@ -294,7 +294,7 @@ def mean_of(losses: np.ndarray, probabilities: np.ndarray | None = None) -> floa
 def deviation(losses: np.ndarray, probabilities: np.ndarray | None = None) -> float:
     """The standard deviation of at least two losses, with the divisor count - 1.
 
-    With probabilities that of the distribution: there is no count of draws that it came from.
+    With probabilities that of the distribution, as the number of draws behind it is not known.
     """
     if probabilities is None:
         return float(losses.std(ddof=1))
@@ -303,12 +303,12 @@ def deviation(losses: np.ndarray, probabilities: np.ndarray | None = None) -> fl
 
 
 def quantiles(losses: np.ndarray, levels: Any, probabilities: np.ndarray | None = None) -> Any:
-    """The quantiles of losses: between ordered ones, or losses where they have probabilities."""
+    """The quantiles of losses: interpolated, or one of the losses where they have probabilities."""
     if probabilities is None:
         return np.quantile(losses, levels)
     order = np.argsort(losses, kind="stable")
     reached = np.cumsum(probabilities[order])
-    # Rounding in the sums must not lead past a loss that has just the share.
+    # Rounding of the sums must not skip a loss that just reaches the level.
     first = np.searchsorted(reached, np.asarray(levels) - 1e-12)
     return losses[order][np.minimum(first, losses.size - 1)]
 
@@ -338,9 +338,9 @@ def conditional_value_at_risk(
 def tail_error(losses: np.ndarray, level: float, probabilities: np.ndarray | None = None) -> float:
     """Standard error of the CVaR of independent losses, from its influence function.
 
-    CVaR is the mean of t + (loss - t)_+ / (1 - level) at the quantile t, which to first order may
-    be taken as known. NaN for a single loss. With fewer than 1 / (1 - level) losses the tail is a
-    part of one loss, and the error is too small.
+    CVaR is the mean of t + (loss - t)_+ / (1 - level) at the quantile t, whose own error is of
+    second order. NaN for a single loss. With fewer than 1 / (1 - level) losses the tail is a part
+    of one loss, and the error is too small.
     """
     return standard_error(excesses(losses, level, probabilities), probabilities)
 
@@ -378,7 +378,7 @@ class Difference:
     cvar: float = float("nan")
     """The CVaR at 95% of the baseline minus that of the method; positive where it is better."""
     cvar_error: float = float("nan")
-    """Standard error of that difference, the quantiles being taken as known."""
+    """Standard error of that difference at fixed quantiles."""
 
     @classmethod
     def between(cls, method: str, scenarios: str, base: Outcome, own: Outcome) -> Difference:
@@ -413,8 +413,8 @@ class Difference:
 class Advantage(Tabular):
     """Paired differences of losses, positive where a method is better than the baseline.
 
-    What all scenarios have in common cancels. The difference of the CVaRs is that of the column
-    `cvar95` of the report, turned where the objective is maximised.
+    Losses that all decisions share cancel. The difference of the CVaRs is that of the column
+    `cvar95` of the report, with its sign turned where the objective is maximised.
 
     Examples
     --------
