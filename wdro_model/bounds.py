@@ -1,4 +1,4 @@
-"""The constants of the paper's theorems, as functions of what they depend on.
+"""The constants of the paper's theorems as functions.
 
 Villuendas, Besançon and Malick, "First-Order Methods for Wasserstein Distributionally Robust
 Constrained Optimization". Notation: |f| = sup |f(x, xi)| over decisions and scenarios, rho the
@@ -93,9 +93,7 @@ class Estimator:
 
     Examples
     --------
-    >>> estimator = wdro.bounds.Estimator(
-    ...     loss_bound=1.0, epsilon=0.5, sigma=0.1, dimension=4, size=100, batch_size=10, draws=10
-    ... )
+    >>> estimator = wdro.bounds.Estimator(1.0, 0.5, 0.1, 4, size=100, batch_size=10, draws=10)
     >>> round(estimator.log_variance(dual=2.0, log_square=0.0), 2)
     4.79
     """
@@ -135,7 +133,7 @@ class Estimator:
             )
 
     def log_variance(self, dual: float, log_square: float) -> float:
-        """The logarithm of the variance bound, which is, with log_square = log C^2,
+        """The logarithm of the variance bound; with log_square = log C^2 the bound is
 
         4 C^2/(b S) exp(4|f|/eps) (1 + 4 l mu_c sigma^2/eps)^(-d/2) (1 + 2 l L_c sigma^2/eps)^d
         + (N - b)/(b (N - 1)) C^2:    the noise of the draws and that of the batch.
@@ -183,8 +181,7 @@ def log_decision_variance(estimator: Estimator, dual: float, gradient_bound: flo
     >>> round(wdro.bounds.log_decision_variance(paper, dual=2.0, gradient_bound=1.0))
     40048
     """
-    _nonnegative(gradient_bound=gradient_bound)
-    return estimator.log_variance(dual, 2 * _log(gradient_bound))
+    return _log_variance(estimator, dual, gradient_bound=gradient_bound)
 
 
 def dual_variance(estimator: Estimator, dual: float, cost_bound: float) -> float:
@@ -213,16 +210,13 @@ def log_dual_variance(estimator: Estimator, dual: float, cost_bound: float) -> f
     >>> round(wdro.bounds.log_dual_variance(estimator, dual=2.0, cost_bound=3.0), 2)
     6.99
     """
-    _nonnegative(cost_bound=cost_bound)
-    return estimator.log_variance(dual, 2 * _log(cost_bound))
+    return _log_variance(estimator, dual, cost_bound=cost_bound)
 
 
 def full_variance(
     estimator: Estimator, dual: float, gradient_bound: float, cost_bound: float
 ) -> float:
-    """The variance bound of the whole estimate: C^2 + C_c^2 in place of C^2.
-
-    At dual = lambda_max it is the theorem's V_max.
+    """The variance bound of the whole estimate, V_max at dual = lambda_max: C^2 + C_c^2 for C^2.
 
     Examples
     --------
@@ -244,9 +238,7 @@ def log_full_variance(
     >>> round(wdro.bounds.log_full_variance(estimator, 2.0, gradient_bound=1.0, cost_bound=3.0), 2)
     7.1
     """
-    _nonnegative(gradient_bound=gradient_bound, cost_bound=cost_bound)
-    log_square = float(np.logaddexp(2 * _log(gradient_bound), 2 * _log(cost_bound)))
-    return estimator.log_variance(dual, log_square)
+    return _log_variance(estimator, dual, gradient_bound=gradient_bound, cost_bound=cost_bound)
 
 
 def convergence_constant(
@@ -262,23 +254,18 @@ def convergence_constant(
 
     Parameters
     ----------
-    initial_gap
-        F_0 - F*.
-    initial_gradient
-        |grad F(x_0, l_0)|.
+    initial_gap, initial_gradient
+        F_0 - F* and |grad F(x_0, l_0)|.
     smoothness
         L_F, the Lipschitz constant of the gradient.
     diameter
-        D, that of X x [0, lambda_max].
+        D, the diameter of X x [0, lambda_max].
     log_variance
         The logarithm of V_max, from `log_full_variance` at lambda_max.
 
     Examples
     --------
-    >>> constant = wdro.bounds.convergence_constant(
-    ...     initial_gap=1.0, initial_gradient=2.0, smoothness=1.0, diameter=2.0, log_variance=3.0
-    ... )
-    >>> round(constant, 1)
+    >>> round(wdro.bounds.convergence_constant(1.0, 2.0, 1.0, diameter=2.0, log_variance=3.0), 1)
     73.6
     """
     given = (initial_gap, initial_gradient, smoothness, diameter, log_variance)
@@ -374,10 +361,7 @@ def erm_shift_bound(
 
     Examples
     --------
-    >>> bound = wdro.bounds.erm_shift_bound(
-    ...     loss_bound=1.0, size=1000, decisions=2**20, confidence=0.95, radius=0.01, lipschitz=1.0
-    ... )
-    >>> round(bound, 2)
+    >>> round(wdro.bounds.erm_shift_bound(1.0, 1000, 2**20, 0.95, radius=0.01, lipschitz=1.0), 2)
     0.57
     """
     _nonnegative(radius=radius, lipschitz=lipschitz)
@@ -387,6 +371,13 @@ def erm_shift_bound(
 
 
 # ------------------------------------------------------------------ parts
+def _log_variance(estimator: Estimator, dual: float, **bounds: float) -> float:
+    """The logarithm of the variance bound with C^2 the sum of the squared bounds."""
+    _nonnegative(**bounds)
+    log_squares = [2 * _log(bound) for bound in bounds.values()]
+    return estimator.log_variance(dual, float(np.logaddexp.reduce(log_squares)))
+
+
 def _log(value: float) -> float:
     return math.log(value) if value > 0 else -math.inf
 

@@ -22,8 +22,8 @@ from wdro_model.uncertainty.joint import LazySamples
 CONNECTION_TRIES = 50
 """Uniform random graphs to try before a spanning tree is built in."""
 
-KEPT = 0.7
-"""The chance that an interaction is not masked."""
+UNMASKED_SHARE = 0.7
+"""The probability that an interaction is not masked."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,9 +45,8 @@ class TreeCosts:
     Examples
     --------
     >>> costs = wdro.datasets.quadratic_tree(nodes=6, edges=9, seed=0).training
-    >>> data = costs.sample(20, seed=1)
-    >>> data.shape, bool((data >= 0).all())
-    ((20, 9, 9), True)
+    >>> costs.sample(20, seed=1).shape
+    (20, 9, 9)
     """
 
     base: np.ndarray
@@ -139,16 +138,16 @@ class QuadraticTree:
         mask_shift
             In [0, 1]; the chance that an entry of the mask is drawn anew.
         complement
-            Are the entries that are not drawn anew those that were missing? With mask_shift=0,
-            what was missing in the training costs is all that costs something.
+            Complement the entries of the mask that are not drawn anew? With mask_shift=0, only the
+            interactions that are missing in the training costs then cost something.
         """
         weight = checks.number("base_shift", base_shift, low=0, high=1)
         renewed = checks.number("mask_shift", mask_shift, low=0, high=1)
         shape = self.training.base.shape
         rng = np.random.default_rng(check_seed(seed))
         base = (1 - weight) * self.training.base + weight * rng.random(shape)
-        kept = ~self.training.mask if complement else self.training.mask
-        mask = np.where(rng.random(shape) < renewed, rng.random(shape) < KEPT, kept)
+        old_mask = ~self.training.mask if complement else self.training.mask
+        mask = np.where(rng.random(shape) < renewed, rng.random(shape) < UNMASKED_SHARE, old_mask)
         return TreeCosts(base, mask, noise, self.training.nonnegative)
 
 
@@ -168,20 +167,21 @@ def quadratic_tree(
     Examples
     --------
     >>> instance = wdro.datasets.quadratic_tree(nodes=6, edges=9, seed=0)
-    >>> tree = wdro.sets.SpanningTree(instance.graph)
-    >>> x = cp.Variable(9)
-    >>> costs = wdro.UncertainParameter((9, 9), samples=instance.training.sample(20, seed=1))
-    >>> loss, ball = wdro.quadratic_form(x, costs), wdro.WassersteinBall(1.0)
-    >>> problem = wdro.Problem(cp.Minimize(loss), [wdro.In(x, tree)], ambiguity=ball)
-    >>> value = problem.solve(method="exact")
-    >>> problem.status
-    'optimal'
+    >>> wdro.sets.SpanningTree(instance.graph).dimension
+    9
     """
-    _check_sizes(nodes, edges)
+    checks.whole_number("nodes", nodes, low=2)
+    checks.whole_number("edges", edges)
+    most = nodes * (nodes - 1) // 2
+    if not nodes - 1 <= edges <= most:
+        raise ValueError(
+            f"a connected graph on {nodes} nodes has between {nodes - 1} and {most} edges, got "
+            f"edges={edges}."
+        )
     rng = np.random.default_rng(check_seed(seed))
     graph = _connected_graph(int(nodes), int(edges), rng)
     base = rng.random((edges, edges))
-    mask = rng.random((edges, edges)) < KEPT
+    mask = rng.random((edges, edges)) < UNMASKED_SHARE
     mask[0, 0] |= not mask.any()
     return QuadraticTree(graph, TreeCosts(base, mask, noise, nonnegative))
 
@@ -213,14 +213,3 @@ def _normalized(matrix: np.ndarray, nonnegative: bool) -> np.ndarray:
         np.maximum(matrix, 0.0, out=matrix)
     norm = np.linalg.norm(matrix)
     return matrix if norm == 0 else np.divide(matrix, norm, out=matrix)
-
-
-def _check_sizes(nodes: Any, edges: Any) -> None:
-    checks.whole_number("nodes", nodes, low=2)
-    checks.whole_number("edges", edges)
-    most = nodes * (nodes - 1) // 2
-    if not nodes - 1 <= edges <= most:
-        raise ValueError(
-            f"a connected graph on {nodes} nodes has between {nodes - 1} and {most} edges, got "
-            f"edges={edges}."
-        )
