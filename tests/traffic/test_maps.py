@@ -144,11 +144,6 @@ def test_nodes_of_unknown_position_are_placed_among_the_others(network):
     assert np.isfinite(layout.places).all()
 
 
-def test_networks_in_pieces_have_a_layout():
-    network = road(tails=[0, 1, 2], heads=[1, 0, 3], positions=None)
-    assert np.isfinite(MapLayout.of(network).places).all()
-
-
 # ------------------------------------------------------------------ figures
 def test_the_map_of_a_flow_shows_all_arcs_and_names(network, flows, tmp_path):
     from matplotlib.image import imread

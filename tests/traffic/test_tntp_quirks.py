@@ -69,14 +69,10 @@ def test_spelling_does_not_matter(tmp_path, plain, old, new):
     assert network.repairs == ()
 
 
-def test_fields_may_stand_between_blanks(tmp_path, plain):
+def test_blanks_separate_fields_and_the_last_line_may_lack_its_end(tmp_path, plain):
     head, rows = NET.split("link_type\t;\n")
     assert_same(read(tmp_path, net=head + "link_type\t;\n" + rows.replace("\t", "   ")), plain)
-
-
-def test_the_last_line_may_lack_its_end(tmp_path, plain):
-    network = read(tmp_path, net=NET.rstrip("\t;\n"), trips=TRIPS.rstrip("\n"))
-    assert_same(network, plain)
+    assert_same(read(tmp_path, net=NET.rstrip("\t;\n"), trips=TRIPS.rstrip("\n")), plain)
 
 
 def test_text_after_the_end_of_metadata_is_left_out_and_told(tmp_path, plain):
