@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.traffic.networks import networks
 from wdro_model.datasets import sioux_falls
 from wdro_model.traffic import Network, all_or_nothing, plot_comparison, plot_flows
-from wdro_model.traffic.maps import CLOSE, LEGEND, MapLayout, nice, ribbons
+from wdro_model.traffic.maps import LEGEND, LIMITS, MapLayout, nice, ribbons
 
 pytest.importorskip("matplotlib")
 
@@ -79,7 +79,7 @@ def areas(shapes):
 # ------------------------------------------------------------------ shapes
 def test_directions_of_a_road_lie_on_their_right():
     network = road()
-    places = MapLayout.of(network).places
+    places = MapLayout.from_network(network).places
     shapes = ribbons(network, places, np.full(3, 0.1), 0.1, 0.2)
     eastward, westward, parallel = shapes
     assert eastward[:, 1].max() < 0 < westward[:, 1].min()
@@ -89,7 +89,7 @@ def test_directions_of_a_road_lie_on_their_right():
 def test_arcs_point_to_their_heads():
     """The outline is longer on the side of the road's middle, where it reaches the head."""
     network = road()
-    places = MapLayout.of(network).places
+    places = MapLayout.from_network(network).places
     for shape, head in zip(ribbons(network, places, np.full(3, 0.1), 0.1, 0.2), network.heads):
         foremost = np.abs(shape[:, 0] - places[head, 0]).argmin()
         middle = np.abs(shape[:, 1]).min()
@@ -100,7 +100,7 @@ def test_arcs_point_to_their_heads():
 @settings(deadline=None, max_examples=25)
 @given(networks(), st.floats(0.01, 0.3))
 def test_arcs_of_any_network_have_outlines_as_large_as_their_widths(network, width):
-    layout = MapLayout.of(network)
+    layout = MapLayout.from_network(network)
     assert layout.places.shape == (network.n_nodes, 2)
     assert np.isfinite(layout.places).all()
     shapes = ribbons(network, layout.places, np.full(network.n_arcs, width), 0.1, 0.3)
@@ -113,33 +113,33 @@ def test_arcs_of_any_network_have_outlines_as_large_as_their_widths(network, wid
 
 def test_nodes_are_kept_apart_and_otherwise_where_they_are(network):
     """Against the places in kilometres from the longitudes and latitudes."""
-    places = MapLayout.of(network).places
+    places = MapLayout.from_network(network).places
     distance = np.hypot(*(places[:, None] - places[None]).T)
-    assert distance[~np.eye(24, dtype=bool)].min() > 0.98 * CLOSE
+    assert distance[~np.eye(24, dtype=bool)].min() > 0.98 * LIMITS.node_distance
     kilometres = network.positions * [111.32 * np.cos(np.radians(43.55)), 110.57]
     true = np.hypot(*(kilometres[:, None] - kilometres[None]).T)
     assert np.corrcoef(true.ravel(), distance.ravel())[0, 1] > 0.98
 
 
 def test_nodes_at_the_same_place_are_separated():
-    places = MapLayout.of(road(positions=[[3.0, 3.0], [3.0, 3.0]])).places
-    assert np.hypot(*(places[1] - places[0])) == pytest.approx(CLOSE, rel=1e-2)
+    places = MapLayout.from_network(road(positions=[[3.0, 3.0], [3.0, 3.0]])).places
+    assert np.hypot(*(places[1] - places[0])) == pytest.approx(LIMITS.node_distance, rel=1e-2)
 
 
 def test_without_positions_there_is_a_layout_and_a_note(network):
-    layout = MapLayout.of(network.replace(positions=None))
+    layout = MapLayout.from_network(network.replace(positions=None))
     assert "no positions" in layout.note
-    again = MapLayout.of(network.replace(positions=None))
+    again = MapLayout.from_network(network.replace(positions=None))
     np.testing.assert_array_equal(layout.places, again.places)
     figure = plot_flows(network.replace(positions=None), np.ones(76))
     assert layout.note in [text.get_text() for text in figure.texts]
-    assert not MapLayout.of(network).note
+    assert not MapLayout.from_network(network).note
 
 
 def test_nodes_of_unknown_position_are_placed_among_the_others(network):
     positions = network.positions.copy()
     positions[[4, 11]] = np.nan
-    layout = MapLayout.of(network.replace(positions=positions))
+    layout = MapLayout.from_network(network.replace(positions=positions))
     assert "2 nodes have no position" in layout.note
     assert np.isfinite(layout.places).all()
 
@@ -293,7 +293,7 @@ def test_the_scale_bar_is_as_long_as_it_says():
     )  # fmt: skip
     (axes,) = maps_of(plot_flows(network, [1.0, 2.0]), network)
     texts, (bar,), _ = legend_of(axes)
-    places = MapLayout.of(network).places
+    places = MapLayout.from_network(network).places
     kilometre = np.hypot(*(places[1] - places[0])) / 10
     shown = float(texts[-1].removesuffix(" km"))
     assert np.ptp(bar.get_xdata()) == pytest.approx(shown * kilometre, rel=1e-3)
@@ -306,7 +306,7 @@ def test_coordinates_of_a_plane_are_in_their_own_units():
     (axes,) = maps_of(plot_flows(network, [1.0, 1.0, 1.0]), network)
     texts, (bar,), _ = legend_of(axes)
     assert texts[-1].endswith(" units")
-    places = MapLayout.of(network).places
+    places = MapLayout.from_network(network).places
     unit = np.hypot(*(places[1] - places[0])) / np.hypot(4, 60)
     assert np.ptp(bar.get_xdata()) == pytest.approx(float(texts[-1].split()[0]) * unit)
 

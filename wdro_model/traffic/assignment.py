@@ -27,7 +27,7 @@ from wdro_model.traffic.flows.traffic_flows import has_numba, refuse_without_num
 from wdro_model.traffic.network import Network, as_flow
 
 Array = np.ndarray
-GAP = 1e-5
+DEFAULT_GAP = 1e-5
 """The relative gap that is certified by default."""
 REACHED = "the relative gap is under the tolerance"
 AssignmentMethod = Literal["auto", "bushes", "frank_wolfe"]
@@ -143,7 +143,7 @@ SOCIAL = Purpose(system_cost, Network.total_cost, lambda power: power + 1.0, of_
 def equilibrium(
     network: Network,
     *,
-    gap: float = GAP,
+    gap: float = DEFAULT_GAP,
     method: AssignmentMethod | str = "auto",
     flows: TrafficFlows | None = None,
     solver: Solver | str | None = None,
@@ -192,7 +192,7 @@ def equilibrium(
 def social_optimum(
     network: Network,
     *,
-    gap: float = GAP,
+    gap: float = DEFAULT_GAP,
     method: AssignmentMethod | str = "auto",
     flows: TrafficFlows | None = None,
     solver: Solver | str | None = None,
@@ -533,7 +533,7 @@ def relative_gap(network: Network, flow: ArrayLike, flows: Any = None) -> float:
 def price_of_anarchy(
     network: Network,
     *,
-    gap: float = GAP,
+    gap: float = DEFAULT_GAP,
     method: AssignmentMethod | str = "auto",
     flows: TrafficFlows | None = None,
     solver: Solver | str | None = None,

@@ -28,7 +28,7 @@ from wdro_model.uncertainty import UncertainParameter
 from wdro_model.uncertainty.supports import Nonnegative
 
 Array = np.ndarray
-GAP, ITERATIONS = 1e-3, 2000
+REROUTING_GAP, MOST_ITERATIONS = 1e-3, 2000
 """The default relative gap of a re-routing, and its most Frank-Wolfe iterations."""
 TAIL_SHARE = 0.05
 """The share of the scenarios in the column cvar95."""
@@ -233,7 +233,9 @@ COLUMNS = (
 )
 
 
-def reroute(network: Network, flow: ArrayLike, share: float = 1.0, *, gap: float = GAP) -> Array:
+def reroute(
+    network: Network, flow: ArrayLike, share: float = 1.0, *, gap: float = REROUTING_GAP
+) -> Array:
     """The flow (A,) after a share of the drivers has chosen new routes on a network.
 
     The others keep their routes. The flow must route the demand of the network; if the demand has
@@ -263,7 +265,9 @@ def reroute(network: Network, flow: ArrayLike, share: float = 1.0, *, gap: float
     x = cp.Variable(network.n_arcs, name="rerouted")
     loss = beckmann(x + staying, network.capacity, network.free_flow_time, network.b, network.power)
     problem = Problem(cp.Minimize(loss + network.fixed_cost @ x), [In(x, feasible)])
-    problem.solve(method="erm", solver=biconjugate_solver(gap, ITERATIONS), progress=False)
+    problem.solve(
+        method="erm", solver=biconjugate_solver(gap, REROUTING_ITERATIONS), progress=False
+    )
     return np.maximum(x.value, 0.0) + staying
 
 
@@ -313,7 +317,7 @@ def rerouting_test(
     flows: Mapping[str, ArrayLike],
     shares: Iterable[float] = (0.0, 0.5, 1.0),
     *,
-    gap: float = GAP,
+    gap: float = REROUTING_GAP,
 ) -> ReroutingTest:
     """The costs of planned flows in scenarios where none, some or all of the drivers re-route.
 

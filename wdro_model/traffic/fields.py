@@ -104,7 +104,7 @@ def check_indices(field: str, indices: Array, count: int) -> None:
 
 
 def as_through(given: Any, count: int) -> Array:
-    """One boolean for each node: may trips pass it?"""
+    """Booleans for the nodes (n,): may trips pass a node?"""
     through = np.asarray(given)
     if through.dtype != bool or through.shape not in ((), (count,)):
         raise ValueError(

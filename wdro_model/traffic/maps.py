@@ -24,40 +24,53 @@ from wdro_model.traffic.network import Network, as_flow
 
 Array = np.ndarray
 
-CLOSE = 0.6
-"""The least distance of nodes, as a fraction of what they would have on a square grid."""
-MOST_PUSHES = 200
-"""Rounds in which nodes that are closer are pushed apart."""
-KILOMETRES = 111.2
-"""In a degree of latitude."""
-MOST_DEGREES, AWAY = 10.0, 3.0
-"""Coordinates that spread over more degrees, or have a centre within `AWAY` times their extent from
-(0, 0), are taken as a plane's."""
-LARGEST_EXACT_LAYOUT = 100
-"""Nodes up to which layouts take the time of n^3."""
-
 CONGESTION = ("#1a9850", "#8cc152", "#f6d32d", "#f08c2e", "#d7301f", "#7f0000")
 """From no flow (green) to the largest flow over capacity (dark red)."""
 CHANGE = ("#2166ac", "#92c5de", "#f2f2f2", "#f4a582", "#b2182b")
 """From less flow (blue) to more (red)."""
 INK, ROAD, SWATCH = "#262626", "#8a8a8a", "#b8b8b8"
-THINNEST = 0.1
-"""The width of an arc without flow, as a fraction of the widest one."""
-ROOM = 0.2
-"""Around the map, in units of its layout."""
-MOST_LABELS = 60
-"""Networks with more nodes are drawn without their names unless asked for."""
 COLUMNS = 3
-ROOMY, LEGIBLE = 3.0, 1.8
-"""Inches of axes under which names do not fit into nodes, and a legend not under the map."""
 LEGEND = "legend"
-"""The label of everything that belongs to a legend."""
-LEGEND_POINTS = 7.5
-"""The size of its letters."""
-LEGEND_LINE = 0.2
-"""Inches from one of its lines to the next."""
-SCALE_SHARE, SWATCH_INCHES = 0.3, 0.28
-"""The longest scale bar, as a share of the map's width; the length of a piece of road."""
+"""The label of every artist of a legend."""
+
+
+@dataclass(frozen=True)
+class LayoutLimits:
+    """Limits of layouts of nodes; lengths are in units of the layout."""
+
+    node_distance: float = 0.6
+    """The least distance of nodes; larger numbers move more of them."""
+    pushes: int = 200
+    """The most rounds in which nodes that are closer are pushed apart."""
+    degrees: float = 10.0
+    centre: float = 3.0
+    """Coordinates that spread over more than `degrees`, or have a centre within `centre` times
+    their extent from (0, 0), are coordinates of a plane, not longitudes and latitudes."""
+    kilometres_per_degree: float = 111.2
+    exact_nodes: int = 100
+    """The most nodes of a layout in time n^3."""
+
+
+@dataclass(frozen=True)
+class DrawingSizes:
+    """Sizes of drawings: of the map in units of its layout, of the legend in inches and points."""
+
+    thinnest: float = 0.1
+    """The width of an arc without flow, as a fraction of the widest one."""
+    margin: float = 0.2
+    named_nodes: int = 60
+    """The most nodes that are drawn with their names unless asked for."""
+    axes_for_names: float = 3.0
+    axes_for_legend: float = 1.8
+    """The least inches of axes for names in the nodes, and for a legend under the map."""
+    legend_points: float = 7.5
+    legend_line: float = 0.2
+    swatch: float = 0.28
+    scale_share: float = 0.3
+    """The longest scale bar, as a share of the width of the map."""
+
+
+LIMITS, SIZES = LayoutLimits(), DrawingSizes()
 
 
 # ------------------------------------------------------------------ places
@@ -75,18 +88,20 @@ class MapLayout:
     """km where coordinates are degrees."""
 
     @classmethod
-    def of(cls, network: Network) -> MapLayout:
-        """The network's own positions, or a layout by networkx where there are none."""
+    def from_network(cls, network: Network) -> MapLayout:
+        """The positions of the network, or a layout by networkx where there are none."""
         places, note = _positions(network)
         degrees = _are_degrees(places)
         if degrees:
             places = places * [np.cos(np.radians(places[:, 1].mean())), 1.0]
-        unit = _grid_unit(places)
+        extent = np.ptp(places, axis=0)
+        sides = np.maximum(extent, 0.2 * extent.max())
+        unit = float(np.sqrt(sides.prod() / len(places)))  # sqrt(area / n)
         known = not note and unit > 0
         return cls(
             _push_apart((places - places.min(axis=0)) / (unit or 1.0)),
             note,
-            unit * (KILOMETRES if degrees else 1.0) if known else None,
+            unit * (LIMITS.kilometres_per_degree if degrees else 1.0) if known else None,
             "km" if degrees else "units",
         )
 
@@ -106,35 +121,27 @@ def _positions(network: Network) -> tuple[Array, str]:
         places = nx.spring_layout(graph, pos=fixed, fixed=list(fixed), seed=0)
         note = f"{np.sum(~known)} nodes have no position: they are placed by networkx."
     else:
-        small = network.n_nodes <= LARGEST_EXACT_LAYOUT and nx.is_connected(graph)
+        small = network.n_nodes <= LIMITS.exact_nodes and nx.is_connected(graph)
         places = nx.kamada_kawai_layout(graph) if small else nx.spring_layout(graph, seed=0)
         note = "The network has no positions: a layout by networkx."
     return np.array([places[i] for i in range(network.n_nodes)]).reshape(-1, 2), note
 
 
 def _are_degrees(places: Array) -> bool:
-    """Are the coordinates longitudes and latitudes? Then they are far from (0, 0), and a city is
-    small."""
+    """Are the coordinates longitudes and latitudes, far from (0, 0) and close to each other?"""
     extent, centre = np.ptp(places, axis=0).max(), np.hypot(*places.mean(axis=0))
     within = np.abs(places[:, 0]).max() <= 180 and np.abs(places[:, 1]).max() <= 90
-    return bool(within and extent < MOST_DEGREES and centre > AWAY * extent)
-
-
-def _grid_unit(places: Array) -> float:
-    """sqrt(area / n); of degenerate maps by their extent, 0 if there is none."""
-    extent = np.ptp(places, axis=0)
-    sides = np.maximum(extent, 0.2 * extent.max())
-    return float(np.sqrt(sides.prod() / len(places)))
+    return bool(within and extent < LIMITS.degrees and centre > LIMITS.centre * extent)
 
 
 def _push_apart(places: Array) -> Array:
-    """Nodes that are closer than `CLOSE` pushed apart, in turn, until none are."""
+    """The places with nodes pushed apart that are too close."""
     places = places.copy()
     first, second = np.triu_indices(len(places), 1)
-    for _ in range(MOST_PUSHES):
+    for _ in range(LIMITS.pushes):
         between = places[second] - places[first]
         distance = np.hypot(*between.T)
-        close = distance < 0.999 * CLOSE
+        close = distance < 0.999 * LIMITS.node_distance
         if not close.any():
             break
         i, j, between, distance = first[close], second[close], between[close], distance[close]
@@ -142,7 +149,7 @@ def _push_apart(places: Array) -> Array:
         angle = 2.4 * j[distance == 0]
         between[distance == 0] = np.column_stack([np.cos(angle), np.sin(angle)])
         length = np.where(distance > 0, distance, 1.0)
-        push = 0.5 * ((CLOSE - distance) / length)[:, None] * between
+        push = 0.5 * ((LIMITS.node_distance - distance) / length)[:, None] * between
         np.add.at(places, j, push)
         np.add.at(places, i, -push)
     return places
@@ -160,7 +167,12 @@ def ribbons(network: Network, places: Array, widths: Array, radius: float, slot:
     along = along / length
     right = np.column_stack([along[:, 1], -along[:, 0]])
     reach = np.minimum(radius, 0.4 * length)
-    inner = (0.06 + _parallel_ranks(network))[:, None] * slot * right
+    seen: Counter[tuple[int, int]] = Counter()
+    rank = np.empty(network.n_arcs)  # among the arcs with the same tail and head
+    for a, pair in enumerate(zip(network.tails.tolist(), network.heads.tolist())):
+        rank[a] = seen[pair]
+        seen[pair] += 1
+    inner = (0.06 + rank)[:, None] * slot * right
     outer = inner + widths[:, None] * right
     tip = np.minimum(1.2 * widths[:, None], 0.5 * (length - 2 * reach))
     start, end = start + reach * along, end - reach * along
@@ -168,16 +180,6 @@ def ribbons(network: Network, places: Array, widths: Array, radius: float, slot:
         [start + inner, end + inner, end - tip * along + outer, start + outer, start + inner],
         axis=1,
     )
-
-
-def _parallel_ranks(network: Network) -> Array:
-    """The rank of each arc among those with the same tail and head: 0, 1, ..."""
-    seen: Counter[tuple[int, int]] = Counter()
-    ranks = np.empty(network.n_arcs)
-    for a, pair in enumerate(zip(network.tails.tolist(), network.heads.tolist())):
-        ranks[a] = seen[pair]
-        seen[pair] += 1
-    return ranks
 
 
 # ------------------------------------------------------------------ plots
@@ -194,9 +196,9 @@ def plot_flows(
 ) -> Any:
     """A map of one flow (A,): width by flow, colour by flow over capacity, green to red.
 
-    Both directions of a road lie side by side, each on its right. Nodes that are too close to be
-    told apart are moved a little. A network without positions is laid out by networkx, and the map
-    says so.
+    Both directions of a road lie side by side, each on its right. Nodes that are too close to each
+    other are moved a little. A network without positions is laid out by networkx, and the map says
+    so.
 
     Parameters
     ----------
@@ -205,13 +207,12 @@ def plot_flows(
     title
         By default the name of the network.
     limit
-        The flow over capacity that the end of the colours stands for; the largest if not given.
+        The flow over capacity at the end of the colour scale; the largest if not given.
     labels
         Draw the names of the nodes? By default up to 60 of them.
     legend
-        Say under the map what widths stand for, and draw a scale bar? It is in kilometres where
-        the positions are degrees, and in the units of the positions elsewhere; roads are as long as
-        on the ground but for nodes that were moved.
+        Draw a legend of the widths and a scale bar under the map? The bar is in kilometres if the
+        positions are degrees, else in the units of the positions; nodes that were moved distort it.
     ax
         Matplotlib's axes to draw on; they are returned in place of the figure.
 
@@ -274,23 +275,25 @@ def _plot(
     flows = {str(name): as_flow(flow, network, one=True) for name, flow in named.items()}
     first, *others = flows
     changes = {f"{o} minus {first}": flows[o] - flows[first] for o in others if difference}
-    layout = MapLayout.of(network)
-    extent = np.ptp(layout.places, axis=0) + 2 * ROOM
-    width, height = _panel_size(extent)
+    layout = MapLayout.from_network(network)
+    extent = np.ptp(layout.places, axis=0) + 2 * SIZES.margin
+    # About 0.8 inches for a grid unit, within 3 to 7 inches.
+    scale = float(np.clip(0.8 * extent.max(), 3.5, 7.0)) / extent.max()
+    width, height = np.maximum(extent * scale, 2.8).tolist()
     count = len(flows) + len(changes)
     columns = min(count, most_columns)
     rows = -(-count // columns)
     if ax is None:
-        under = 2.4 * LEGEND_LINE if legend else 0.0
+        under = 2.4 * SIZES.legend_line if legend else 0.0
         figure = new_figure(width * columns + 0.2, (height + under + 0.55) * rows + 0.7)
         panels = figure.subplots(rows, columns, squeeze=False).flatten()
     else:
         figure, panels = panels_for(ax, count, width, height)
         width, height = inches_of(panels[0])
-        if labels is None and min(width, height) < ROOMY:
+        if labels is None and min(width, height) < SIZES.axes_for_names:
             labels = False
-        legend = legend and min(width, height) >= LEGIBLE
-    has_labels = network.n_nodes <= MOST_LABELS if labels is None else bool(labels)
+        legend = legend and min(width, height) >= SIZES.axes_for_legend
+    has_labels = network.n_nodes <= SIZES.named_nodes if labels is None else bool(labels)
     inch = float(np.max(extent / (width, height))) if legend else None
     style = NAMED if has_labels else DOTS
     most = max(float((x / network.capacity).max()) for x in flows.values())
@@ -361,7 +364,7 @@ class FlowScale:
     def widths(self, flows: Any) -> Any:
         """The widths of arcs with these flows."""
         shares = flows / self.widest if self.widest > 0 else 0.0 * flows
-        return self.widest_width * (THINNEST + (1.0 - THINNEST) * shares)
+        return self.widest_width * (SIZES.thinnest + (1.0 - SIZES.thinnest) * shares)
 
 
 @dataclass(frozen=True)
@@ -395,16 +398,18 @@ class FlowMap:
             )
         )
         self._draw_nodes(axes)
-        low, high = places.min(axis=0) - ROOM, places.max(axis=0) + ROOM
+        low, high = places.min(axis=0) - SIZES.margin, places.max(axis=0) + SIZES.margin
         if self.inch is not None:
-            line = LEGEND_LINE * self.inch
-            low[1] -= (1.4 if self.layout.unit is None else 2.4) * line
-            self._draw_flow_legend(axes, low[0] + ROOM, low[1] + 0.6 * line, self.inch)
-            if self.layout.unit is not None:
-                span = SCALE_SHARE * (high[0] - low[0])
-                self._draw_scale_bar(
-                    axes, low[0] + ROOM, low[1] + 1.6 * line, self.inch, span, self.layout.unit
-                )
+            left, line, unit = (
+                low[0] + SIZES.margin,
+                SIZES.legend_line * self.inch,
+                self.layout.unit,
+            )
+            low[1] -= (1.4 if unit is None else 2.4) * line
+            self._draw_flow_legend(axes, left, low[1] + 0.6 * line, self.inch)
+            if unit is not None:
+                span = SIZES.scale_share * (high[0] - low[0])
+                self._draw_scale_bar(axes, left, low[1] + 1.6 * line, self.inch, span, unit)
         axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), aspect="equal")
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_visible(False)
@@ -436,7 +441,7 @@ class FlowMap:
         """Pieces of road with round flows, from the point (x, y) on."""
         from matplotlib.patches import Rectangle
 
-        size = SWATCH_INCHES * inch
+        size = SIZES.swatch * inch
         for k, flow in enumerate(self.scale.legend_flows):
             width = self.scale.widths(flow)
             piece = Rectangle(
@@ -448,7 +453,7 @@ class FlowMap:
             text = f"{flow:,g}" + (f" {self.scale.unit}" if is_last else "")
             _write_legend(axes, x + size, y, text, inch)
             # A letter is about 0.6 of its height wide.
-            x += size + inch * (0.6 * LEGEND_POINTS / 72 * len(text) + 0.2)
+            x += size + inch * (0.6 * SIZES.legend_points / 72 * len(text) + 0.2)
 
     def _draw_scale_bar(
         self, axes: Any, x: float, y: float, inch: float, span: float, unit: float
@@ -461,7 +466,7 @@ class FlowMap:
         _write_legend(axes, end, y, f"{length:,g} {self.layout.unit_name}".strip(), inch)
 
 
-# ------------------------------------------------------------------ parts
+# ------------------------------------------------------------------ texts and scales
 def nice(largest: float) -> float:
     """The largest of 1, 2, 5, 10, 20, 50, ... that is not above a number > 0."""
     power = 10.0 ** np.floor(np.log10(largest))
@@ -471,8 +476,9 @@ def nice(largest: float) -> float:
 
 
 def _write_legend(axes: Any, x: float, y: float, text: str, inch: float) -> None:
+    """A text of the legend to the right of the point (x, y)."""
     place = {"ha": "left", "va": "center_baseline"}
-    axes.text(x + 0.06 * inch, y, text, size=LEGEND_POINTS, color=INK, label=LEGEND, **place)
+    axes.text(x + 0.06 * inch, y, text, size=SIZES.legend_points, color=INK, label=LEGEND, **place)
 
 
 def _write_titles(axes: Any, name: str, summary: str) -> None:
@@ -505,10 +511,3 @@ def _draw_colour_bar(figure: Any, colours: Any, panels: Any, label: str, mark: f
     bar.set_label(label)
     if colours.norm.vmin < mark < colours.norm.vmax:
         bar.ax.axvline(mark, color=INK, lw=1.2)
-
-
-def _panel_size(extent: Array) -> tuple[float, float]:
-    """Inches of a map: about 0.8 for a grid unit, within 3 to 7."""
-    scale = float(np.clip(0.8 * extent.max(), 3.5, 7.0)) / extent.max()
-    width, height = np.maximum(extent * scale, 2.8)
-    return float(width), float(height)

@@ -31,7 +31,7 @@ from wdro_model.traffic.flows import TrafficFlows
 from wdro_model.traffic.network import Network
 
 Array = np.ndarray
-GAP = 1e-4
+CLASS_GAP = 1e-4
 """The relative gap that is certified by default."""
 
 
@@ -135,7 +135,7 @@ def class_equilibrium(
     network: Network,
     classes: Sequence[UserClass],
     *,
-    gap: float = GAP,
+    gap: float = CLASS_GAP,
     solver: Solver | str | None = None,
     time_limit: float | None = None,
     **options: Unpack[SolveOptions],

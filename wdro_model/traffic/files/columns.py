@@ -196,7 +196,7 @@ class ColumnTable:
 
     # -------------------------------------------------------------- parts
     def _number(self, row: int, field: str, default: float | None) -> float:
-        """One entry as a number; NaN written as a word is the default only if that is NaN."""
+        """The number in a row; the word nan counts as missing only if the default is NaN."""
         value = self.columns[self._required_column(field)][row]
         is_empty = plain_value(value) is None
         if default is not None and (
