@@ -24,7 +24,7 @@ import numpy as np
 from experiment import Record
 from tree_trial import Shift
 from wdro_model.datasets import QuadraticTree
-from wdro_model.datasets.quadratic_tree import UNMASKED_SHARE
+from wdro_model.datasets.quadratic_tree import UNMASKED
 
 MEAN = 0.5
 """Of a base cost."""
@@ -46,7 +46,7 @@ class ExpectedCosts:
         """By whether a pair was seen: the chance that it costs something, and then how much."""
         seen, missing = (0.0, 1.0) if shift.complement else (1.0, 0.0)
         seen, missing = (
-            shift.mask * UNMASKED_SHARE + (1 - shift.mask) * kept for kept in (seen, missing)
+            shift.mask * UNMASKED + (1 - shift.mask) * kept for kept in (seen, missing)
         )
         gamma = missing * MEAN  # the old cost of a pair that was missing is not known either
         return cls(seen * (1 - shift.base), seen * shift.base * MEAN - gamma, gamma)

@@ -6,7 +6,7 @@ import pytest
 from tree_expectation import ExpectedCosts, expected_rows, seen_share
 from tree_trial import SHIFTS, Shift
 from wdro_model.datasets import TreeCosts
-from wdro_model.datasets.quadratic_tree import KEPT, QuadraticTree
+from wdro_model.datasets.quadratic_tree import UNMASKED, QuadraticTree
 
 UNSEEN = Shift(base=0.0, mask=0.0, noise=0.1)
 ODD = Shift(base=0.3, mask=0.2, noise=0.1, complement=True)
@@ -16,7 +16,7 @@ ODD = Shift(base=0.3, mask=0.2, noise=0.1, complement=True)
 def test_costs_have_the_mean_that_is_expected(shift):
     rng = np.random.default_rng(0)
     size, draws = 4, 20_000
-    base, mask = rng.random((size, size)), rng.random((size, size)) < KEPT
+    base, mask = rng.random((size, size)), rng.random((size, size)) < UNMASKED
     total = np.zeros((size, size))
     for seed in range(draws):
         # What was missing has a cost that the training data does not tell.

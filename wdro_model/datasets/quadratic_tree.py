@@ -22,7 +22,7 @@ from wdro_model.uncertainty.joint import LazySamples
 CONNECTION_TRIES = 50
 """Uniform random graphs to try before a spanning tree is built in."""
 
-UNMASKED_SHARE = 0.7
+UNMASKED = 0.7
 """The probability that an interaction is not masked."""
 
 
@@ -147,7 +147,7 @@ class QuadraticTree:
         rng = np.random.default_rng(check_seed(seed))
         base = (1 - weight) * self.training.base + weight * rng.random(shape)
         old_mask = ~self.training.mask if complement else self.training.mask
-        mask = np.where(rng.random(shape) < renewed, rng.random(shape) < UNMASKED_SHARE, old_mask)
+        mask = np.where(rng.random(shape) < renewed, rng.random(shape) < UNMASKED, old_mask)
         return TreeCosts(base, mask, noise, self.training.nonnegative)
 
 
@@ -181,7 +181,7 @@ def quadratic_tree(
     rng = np.random.default_rng(check_seed(seed))
     graph = _connected_graph(int(nodes), int(edges), rng)
     base = rng.random((edges, edges))
-    mask = rng.random((edges, edges)) < UNMASKED_SHARE
+    mask = rng.random((edges, edges)) < UNMASKED
     mask[0, 0] |= not mask.any()
     return QuadraticTree(graph, TreeCosts(base, mask, noise, nonnegative))
 

@@ -265,9 +265,7 @@ def reroute(
     x = cp.Variable(network.n_arcs, name="rerouted")
     loss = beckmann(x + staying, network.capacity, network.free_flow_time, network.b, network.power)
     problem = Problem(cp.Minimize(loss + network.fixed_cost @ x), [In(x, feasible)])
-    problem.solve(
-        method="erm", solver=biconjugate_solver(gap, REROUTING_ITERATIONS), progress=False
-    )
+    problem.solve(method="erm", solver=biconjugate_solver(gap, MOST_ITERATIONS), progress=False)
     return np.maximum(x.value, 0.0) + staying
 
 
