@@ -17,16 +17,16 @@ from typing import Any, ClassVar
 import numpy as np
 from cvxpy.error import SolverError
 
-from wdro_model.display.bars import progress_bar
 from wdro_model.sets.deadlines import OutOfTime, deadline
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solvers.driver import Stop, relative_gap, tolerance
 from wdro_model.solvers.features import Feature, check_settings
 from wdro_model.solvers.objective import Array
-from wdro_model.solvers.trace import Record, Trace, next_milestone
+from wdro_model.solvers.trace import Display, Record, Trace
 
 WHOLE = 1e-6
 """Entries this close to an integer are that integer."""
+HEADER = f"{'nodes':>9} {'open':>7} {'incumbent':>14} {'bound':>14} {'gap':>9} {'seconds':>8}"
 
 
 @dataclass(frozen=True)
@@ -174,13 +174,14 @@ class TreeSearch:
         starts: decisions whose integers are tried first.
         """
         stop, bound = Stop.GAP, -np.inf
-        with _Table(verbose, progress) as table, deadline(self._seconds_left()):
+        display = Display(verbose, progress, None, "branch and bound", HEADER, "node")
+        with display, deadline(self._seconds_left()):
             try:
                 self._try_all(start for start in starts if self.nodes.contains(start))
                 self._bound_node(lower, upper, None, -np.inf)
                 while self.open and self.open[0][0] < self.cutoff:
                     bound = self.bound
-                    self._show(table, bound)
+                    self._show(display, bound)
                     stop = self._reached_limit() or Stop.GAP
                     if stop is not Stop.GAP:
                         break
@@ -191,8 +192,8 @@ class TreeSearch:
                 if not self.best.size:
                     raise
                 stop = Stop.TIME if isinstance(error, OutOfTime) else Stop.INTERRUPT
-            self._show(table, bound, last=True)
-            table.end(stop.value)
+            self._show(display, bound, last=True)
+            display.end(stop.value)
         if not self.best.size:
             if self.failed:
                 raise SolverError(
@@ -262,12 +263,18 @@ class TreeSearch:
         self.gains.note(i, 0, below_bound - bound, share)
         self.gains.note(i, 1, above_bound - bound, 1.0 - share)
 
-    def _show(self, table: _Table, bound: float, last: bool = False) -> None:
+    def _show(self, display: Display, bound: float, last: bool = False) -> None:
         seconds = time.perf_counter() - self.began
+        shown = self.trace.records[-1].iteration if self.trace.records else 0
         gap = self.value - bound
         record = Record(self.count, seconds, self.value, gap, np.nan, np.nan, self.count)
         self.trace.records.append(record)
-        table.show(record, bound, len(self.open), last)
+        share = relative_gap(gap, self.value) if np.isfinite(self.value) else np.inf
+        line = (
+            f"{self.count:9d} {len(self.open):7d} {self.value:14.7g} {bound:14.7g} "
+            f"{share:9.1e} {seconds:8.2f}"
+        )
+        display.show_line(self.count, line, share, self.count - shown, last)
 
 
 class BranchingGains:
@@ -306,44 +313,3 @@ class BranchingGains:
         score = np.maximum(rate[0] * part, least) * np.maximum(rate[1] * (1.0 - part), least)
         score[np.minimum(part, 1.0 - part) <= WHOLE] = -1.0
         return int(free[int(np.argmax(score))])
-
-
-class _Table:
-    """The verbose table, or a progress bar."""
-
-    HEADER = f"{'nodes':>9} {'open':>7} {'incumbent':>14} {'bound':>14} {'gap':>9} {'seconds':>8}"
-
-    def __init__(self, verbose: bool, progress: bool) -> None:
-        self.verbose, self._next, self._shown = verbose, 0, False
-        self._bar = progress_bar(
-            "branch and bound", unit="node", show=progress and not verbose, delay=3.0
-        )
-
-    def __enter__(self) -> _Table:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.close()
-
-    def show(self, record: Record, bound: float, waiting: int, last: bool) -> None:
-        """Print a line at nodes 1, 2, 5, 10, 20, 50, ... and at the last."""
-        share = relative_gap(record.gap, record.value) if np.isfinite(record.value) else np.inf
-        if not self.verbose:
-            if not self._bar.disable:
-                self._bar.set_postfix_str(f"gap {share:.1e}", refresh=False)
-                self._bar.update(record.iteration - self._bar.n)
-            return
-        if not self._shown:
-            print(self.HEADER)
-            self._shown = True
-        if record.iteration >= self._next or last:
-            self._next = next_milestone(record.iteration)
-            print(
-                f"{record.iteration:9d} {waiting:7d} {record.value:14.7g} {bound:14.7g} "
-                f"{share:9.1e} {record.time:8.2f}"
-            )
-
-    def end(self, reason: str) -> None:
-        """Print why the search ended, under the table."""
-        if self.verbose:
-            print(f"stopped: {reason}")

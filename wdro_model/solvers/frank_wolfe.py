@@ -162,7 +162,7 @@ class FrankWolfe:
             direction=directions.Plain() if plain else self.direction_rule(feasible),
             step=self.step_rule,
             gradient=gradients.Full(),
-            dual=gradients.on_interval(dual_bound),
+            dual=gradients.Exact() if dual_bound is None else gradients.Vertex(dual_bound),
         )
         limits = Limits(self.max_iterations, self.gap, self.time_limit)
         return run(

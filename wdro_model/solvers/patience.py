@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
@@ -328,10 +328,17 @@ class PatientHighs(HIGHS):
         highs.setOptionValue("log_to_console", verbose)
         given = {**solver_opts, **solver_opts.get("highs_options", {})}
         given.pop("highs_options", None)
-        for name, value in _with_limit(given, TIME_LIMIT_OPTIONS["HIGHS"]).items():
-            if highs.setOptionValue(name, value) == highspy.HighsStatus.kError:
-                raise SolverError(f"HiGHS does not take the option {name!r} = {value!r}.")
-        highs.passModel(_highs_model(data))
+        set_options(highs, _with_limit(given, TIME_LIMIT_OPTIONS["HIGHS"]))
+        matrix, right = sp.csc_array(data[settings.A]), np.asarray(data[settings.B], dtype=float)
+        cost, equalities = np.asarray(data[settings.C], dtype=float), data[self.DIMS].zero
+        boolean = list(data[settings.BOOL_IDX])
+        whole = [*boolean, *data[settings.INT_IDX]]
+        program = highs_program(cost, matrix, equalities, right, whole)
+        if boolean:
+            lower, upper = np.array(program.col_lower_), np.array(program.col_upper_)
+            lower[boolean], upper[boolean] = 0.0, 1.0
+            program.col_lower_, program.col_upper_ = lower, upper
+        highs.passModel(program)
         highs.HandleUserInterrupt = True
         current_watch().cancel = highs.cancelSolve
         highs.run()
@@ -351,27 +358,32 @@ PATIENT_CLARABEL, PATIENT_HIGHS = PatientClarabel(), PatientHighs()
 """CVXPY knows by the object that a problem was compiled for it."""
 
 
-def _highs_model(data: dict[str, Any]) -> Any:
-    """min c'x under rows, equalities first; 0/1 variables with their bounds."""
-    matrix, right = sp.csc_array(data[settings.A]), np.asarray(data[settings.B], dtype=float)
-    cost, equalities = np.asarray(data[settings.C], dtype=float), data[HIGHS.DIMS].zero
-    lower, upper = np.full(cost.size, -np.inf), np.full(cost.size, np.inf)
-    boolean, integer = list(data[settings.BOOL_IDX]), list(data[settings.INT_IDX])
-    lower[boolean], upper[boolean] = 0.0, 1.0
-    model = highspy.HighsLp()
-    model.num_row_, model.num_col_ = matrix.shape
-    model.col_cost_, model.col_lower_, model.col_upper_ = cost, lower, upper
-    model.row_lower_ = np.where(np.arange(right.size) < equalities, right, -np.inf)
-    model.row_upper_ = right
-    model.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    model.a_matrix_.start_ = matrix.indptr
-    model.a_matrix_.index_ = matrix.indices
-    model.a_matrix_.value_ = matrix.data
-    if boolean or integer:
+def highs_program(cost: Any, matrix: Any, equalities: int, right: Any, whole: Any = ()) -> Any:
+    """HiGHS' form of min c'x, A x = b in the first rows and A x <= b in the others.
+
+    whole: the indices of integer variables.
+    """
+    program, free = highspy.HighsLp(), np.full(cost.size, np.inf)
+    program.num_row_, program.num_col_ = matrix.shape
+    program.col_cost_, program.col_lower_, program.col_upper_ = cost, -free, free
+    program.row_lower_ = np.where(np.arange(right.size) < equalities, right, -np.inf)
+    program.row_upper_ = right
+    program.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    program.a_matrix_.start_ = matrix.indptr
+    program.a_matrix_.index_ = matrix.indices
+    program.a_matrix_.value_ = matrix.data
+    if len(whole):
         kinds = np.full(cost.size, highspy.HighsVarType.kContinuous)
-        kinds[[*boolean, *integer]] = highspy.HighsVarType.kInteger
-        model.integrality_ = list(kinds)
-    return model
+        kinds[list(whole)] = highspy.HighsVarType.kInteger
+        program.integrality_ = list(kinds)
+    return program
+
+
+def set_options(highs: Any, options: Mapping[str, Any]) -> None:
+    """Set options of HiGHS; a SolverError for one that it does not know."""
+    for name, value in options.items():
+        if highs.setOptionValue(name, value) == highspy.HighsStatus.kError:
+            raise SolverError(f"HiGHS does not take the option {name!r} = {value!r}.")
 
 
 @cache

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -97,44 +96,52 @@ class Trace:
 
 
 class Display:
-    """The verbose table and the progress bar of one run.
+    """The verbose table of a run, or its progress bar.
 
-    The bar shows only once a run has lasted a few seconds.
+    A line is printed at iterations 0, 1, 2, 5, 10, 20, 50, ... and at the last. The bar shows only
+    once a run has lasted a few seconds.
     """
 
     HEADER = f"{'iteration':>9} {'value':>14} {'gap':>10} {'dual':>10} {'step':>9} {'seconds':>8}"
 
-    def __init__(self, verbose: bool, progress: bool, total: int | None, title: str) -> None:
-        self.verbose = verbose
-        self._next = 0
-        self._bar = progress_bar(title, total, unit="it", show=progress and not verbose, delay=3.0)
+    def __init__(
+        self,
+        verbose: bool,
+        progress: bool,
+        total: int | None,
+        title: str,
+        header: str = HEADER,
+        unit: str = "it",
+    ) -> None:
+        self.verbose, self._header = verbose, header
+        self._next: int | None = None
+        self._bar = progress_bar(title, total, unit=unit, show=progress and not verbose, delay=3.0)
 
     def __enter__(self) -> Display:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.close()
 
     def show(self, record: Record, last: bool = False) -> None:
-        """Print a line at iterations 0, 1, 2, 5, 10, 20, 50, ... and at the last."""
-        if not self.verbose:
-            if not self._bar.disable:
-                self._bar.set_postfix_str(f"gap {record.gap:.1e}", refresh=False)
-                self._bar.update(1)
-            return
-        if record.iteration == 0:
-            print(self.HEADER)
-        if record.iteration >= self._next or last:
-            self._next = next_milestone(record.iteration)
-            print(
-                f"{record.iteration:9d} {record.value:14.7g} {record.gap:10.2e} "
-                f"{record.dual:10.3g} {record.step:9.2e} {record.time:8.2f}"
-            )
+        """Print the line of a record, if its iteration asks for one, or advance the bar."""
+        line = (
+            f"{record.iteration:9d} {record.value:14.7g} {record.gap:10.2e} "
+            f"{record.dual:10.3g} {record.step:9.2e} {record.time:8.2f}"
+        )
+        self.show_line(record.iteration, line, record.gap, 1, last)
+
+    def show_line(self, iteration: int, line: str, gap: float, advance: int, last: bool) -> None:
+        """Print a line, if its iteration asks for one, or advance the bar."""
+        if self.verbose:
+            if self._next is None:
+                print(self._header)
+            if self._next is None or iteration >= self._next or last:
+                self._next = next_milestone(iteration)
+                print(line)
+        elif not self._bar.disable:
+            self._bar.set_postfix_str(f"gap {gap:.1e}", refresh=False)
+            self._bar.update(advance)
 
     def end(self, reason: str) -> None:
         """Print why the run ended, under the table."""

@@ -21,7 +21,6 @@ import highspy
 import numpy as np
 import scipy.sparse as sp
 from cvxpy import settings
-from cvxpy.error import SolverError
 from cvxpy.reductions.cvx_attr2constr import CvxAttr2Constr
 from cvxpy.reductions.dcp2cone.cone_matrix_stuffing import ConeMatrixStuffing
 from cvxpy.reductions.solution import Solution
@@ -29,6 +28,7 @@ from cvxpy.reductions.solvers.conic_solvers.conic_solver import ConicSolver
 from cvxpy.reductions.solvers.utilities import extract_dual_value, get_dual_values
 
 from wdro_model.sets.deadlines import seconds_left
+from wdro_model.solvers.patience import highs_program, set_options
 
 Array = np.ndarray
 
@@ -215,33 +215,19 @@ class WarmHighs:
             highs.changeCoeff(row, column, value)
         if sides.size:
             sides = sides.astype(np.int32)
-            highs.changeRowsBounds(sides.size, sides, self._lower()[sides], self._upper[sides])
+            upper = self._upper[sides]
+            lower = np.where(sides < self._equalities, upper, -np.inf)
+            highs.changeRowsBounds(sides.size, sides, lower, upper)
         return not (entries.size or sides.size)
-
-    def _lower(self) -> Array:
-        lower = np.full(self._upper.size, -np.inf)
-        lower[: self._equalities] = self._upper[: self._equalities]
-        return lower
 
     def _loaded(self) -> Any:
         """A new HiGHS with the present numbers."""
-        matrix, lp = self._matrix, highspy.HighsLp()
-        lp.num_row_, lp.num_col_ = matrix.shape
-        lp.col_cost_ = self._cost[:-1]
-        free = np.full(matrix.shape[1], np.inf)
-        lp.col_lower_, lp.col_upper_ = -free, free
-        lp.row_lower_, lp.row_upper_ = self._lower(), self._upper
-        lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-        lp.a_matrix_.start_ = matrix.indptr
-        lp.a_matrix_.index_ = matrix.indices
-        lp.a_matrix_.value_ = matrix.data
         highs, self._method = highspy.Highs(), None
         highs.setOptionValue("output_flag", False)
         highs.setOptionValue("parallel", "off")
-        for name, value in self._options.items():
-            if highs.setOptionValue(name, value) == highspy.HighsStatus.kError:
-                raise SolverError(f"HiGHS does not take the option {name!r} = {value!r}.")
-        highs.passModel(lp)
+        set_options(highs, self._options)
+        cost = self._cost[:-1]
+        highs.passModel(highs_program(cost, self._matrix, self._equalities, self._upper))
         return highs
 
 
