@@ -48,7 +48,11 @@ class Structure:
     @cached_property
     def convex_in_decision(self) -> bool:
         """True if f is convex in x for every scenario of the adversary, by CVXPY's rules."""
-        return bool(_without_definiteness(self.expression, self.parameters).is_convex())
+        # PSD and NSD say something of the samples; the worst case may leave the cone.
+        definite = [p for p in self.parameters if p.attributes["PSD"] or p.attributes["NSD"]]
+        plain = {id(p): cp.Parameter(p.shape, p.name(), symmetric=True) for p in definite}
+        expression = self.expression.tree_copy(plain) if definite else self.expression
+        return bool(expression.is_convex())
 
     @cached_property
     def convex_on_samples(self) -> bool:
@@ -99,19 +103,6 @@ def analyse(expression: Any, parameters: Iterable[Any], limit: int = 64) -> Stru
     convex in the decision, affine in the data (price)
     """
     return Structure(expression, tuple(parameters), limit)
-
-
-def _without_definiteness(expression: Any, parameters: tuple[Any, ...]) -> Any:
-    """The expression with plain symmetric parameters in place of definite ones.
-
-    PSD and NSD say something of the samples; the worst case may leave the cone.
-    """
-    definite = [p for p in parameters if p.attributes.get("PSD") or p.attributes.get("NSD")]
-    if not definite:
-        return expression
-    return expression.tree_copy(
-        {id(p): cp.Parameter(p.shape, p.name(), symmetric=True) for p in definite}
-    )
 
 
 # ------------------------------------------------------------------ curvature in the data

@@ -102,17 +102,26 @@ class WassersteinBall:
         if isinstance(known, Assurance):
             object.__setattr__(self, "radius", float(self.radius))
             object.__setattr__(self, "assurance", known)
-        if isinstance(self.radius, cp.Parameter):
-            _check_parameter(self.radius)
-        else:
+        if not isinstance(self.radius, cp.Parameter):
             object.__setattr__(self, "radius", nonnegative(self.radius, "radius"))
+        elif isinstance(self.radius, UncertainParameter) or self.radius.size != 1:
+            raise ValueError(
+                "the radius of a Wasserstein ball is one certain number, got the "
+                f"{'uncertain ' * isinstance(self.radius, UncertainParameter)}parameter "
+                f"{self.radius.name()!r} of shape {self.radius.shape}; use "
+                "cp.Parameter(nonneg=True)."
+            )
         own = None if self.assurance is None else self.assurance.cost
-        if self.cost is None:
-            object.__setattr__(self, "cost", SquaredEuclidean() if own is None else own)
-        elif not isinstance(self.cost, GroundCost):
-            object.__setattr__(self, "cost", as_cost(self.cost))
-        if own is not None:
-            _check_same_cost(self.cost, own)
+        cost = own if self.cost is None else self.cost
+        object.__setattr__(self, "cost", as_cost(cost))
+        if own is None or self.cost is own:
+            return
+        if type(self.cost) is not type(own) or self.cost.describe() != own.describe():
+            raise ValueError(
+                f"the radius was found for the cost {own.describe()} and means nothing in "
+                f"{self.cost.describe()}; leave cost= out, or call radius_for with a problem of "
+                "that cost."
+            )
 
     @property
     def confidence(self) -> float | None:
@@ -189,30 +198,6 @@ class WassersteinBall:
 
 
 _DEFAULT_COSTS: dict[float, type[GroundCost]] = {1.0: Norm, 2.0: SquaredEuclidean}
-
-
-def _check_parameter(given: Any) -> None:
-    """Refuse a parameter as radius that is uncertain, or no single number."""
-    if isinstance(given, UncertainParameter):
-        raise ValueError(
-            f"the radius of a Wasserstein ball is certain, got the uncertain parameter "
-            f"{given.name()!r}; use cp.Parameter(nonneg=True)."
-        )
-    if given.size != 1:
-        raise ValueError(
-            f"the radius of a Wasserstein ball is one number, got the parameter {given.name()!r} "
-            f"of shape {given.shape}; use cp.Parameter(nonneg=True)."
-        )
-
-
-def _check_same_cost(given: GroundCost, own: GroundCost) -> None:
-    """Refuse a radius with a guarantee in another cost than it was found for."""
-    same = type(given) is type(own) and given.describe() == own.describe()
-    if given is not own and not same:
-        raise ValueError(
-            f"the radius was found for the cost {own.describe()} and means nothing in "
-            f"{given.describe()}; leave cost= out, or call radius_for with a problem of that cost."
-        )
 
 
 def nonnegative(given: Any, name: str) -> float:

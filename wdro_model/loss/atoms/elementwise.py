@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import cvxpy as cp
@@ -69,10 +70,6 @@ def entropy(v: Any) -> Any:
     return -np.maximum(v, 0.0) * np.log(floored(v))
 
 
-def normal_density(v: Any) -> Any:
-    return np.exp(-0.5 * v * v) / np.sqrt(2 * np.pi)
-
-
 elementwise(atoms.EXP, np.exp, lambda v, y: y)
 elementwise(atoms.LOG, lambda v: np.log(floored(v)), lambda v, y: 1 / floored(v))
 elementwise(atoms.LOG1P, log1p, lambda v, y: 1 / np.maximum(1 + v, TINY))
@@ -88,7 +85,7 @@ SMOOTH: dict[str, tuple[Map, Map]] = {
     "tanh": (np.tanh, lambda v, y: 1 - y * y),
     "asinh": (np.arcsinh, lambda v, y: 1 / np.sqrt(1 + v * v)),
     "atanh": (np.arctanh, lambda v, y: 1 / (1 - v * v)),
-    "normcdf": (ndtr, lambda v, y: normal_density(v)),
+    "normcdf": (ndtr, lambda v, y: np.exp(-0.5 * v * v) / np.sqrt(2 * np.pi)),
 }
 for _name, _atom in atoms.SMOOTH_CLASSES.items():
     elementwise(_atom, *SMOOTH[_name])
@@ -151,12 +148,15 @@ class Extreme(AtomFacts):
             (np.maximum, np.greater) if isinstance(atom, atoms.MAXIMUM) else (np.minimum, np.less)
         )
 
+        def pull(winner: Any, k: int, g: Any) -> Any:
+            return g * (winner == k)
+
         def kernel(*values: Any) -> tuple[Any, ...]:
             y, winner = values[0], np.zeros((), dtype=np.intp)
             for k, v in enumerate(values[1:], start=1):
                 winner = np.where(better(v, y), k, winner)
                 y = best(y, v)
-            return y, *(_where(winner, k) for k in range(len(values)))
+            return y, *(partial(pull, winner, k) for k in range(len(values)))
 
         return kernel
 
@@ -164,10 +164,6 @@ class Extreme(AtomFacts):
         if sign != (1 if isinstance(atom, atoms.MAXIMUM) else -1):
             raise NoPieces
         return at.union(at.spread(at(argument, sign)) for argument in atom.args)
-
-
-def _where(winner: Any, k: int) -> Callable[[Any], Any]:
-    return lambda g: g * (winner == k)
 
 
 @rule(atoms.REL_ENTR)

@@ -81,25 +81,6 @@ def quadratic_form(x: Any, P: Any) -> Any:
     1.250
     """
     x, P = cp.Constant.cast_to_const(x), cp.Constant.cast_to_const(P)
-    _check_shapes(x, P)
-    if x.ndim == 2:
-        x = cp.reshape(x, (x.size,), order="C")
-    certain = _certain_semidefinite(P)
-    if certain is None or x.is_constant():
-        return QuadraticForm(x, P)
-    return cp.quad_form(x, certain)
-
-
-def _certain_semidefinite(P: Any) -> Any | None:
-    """The symmetric part of a certain matrix that is semidefinite, None for any other."""
-    if not P.is_constant() or any(isinstance(p, UncertainParameter) for p in P.parameters()):
-        return None
-    symmetric = P if P.parameters() else cp.Constant(_symmetric_part(P.value))
-    known = symmetric.is_hermitian() and (symmetric.is_psd() or symmetric.is_nsd())
-    return symmetric if known else None
-
-
-def _check_shapes(x: Any, P: Any) -> None:
     if P.ndim != 2 or P.shape[0] != P.shape[1]:
         raise ValueError(f"quadratic_form needs a square matrix, got P of shape {P.shape}.")
     m = P.shape[0]
@@ -110,11 +91,18 @@ def _check_shapes(x: Any, P: Any) -> None:
         )
     if x.is_complex() or P.is_complex():
         raise ValueError("quadratic_form takes real arguments, got a complex one.")
-
-
-def _symmetric_part(P: Any) -> np.ndarray:
-    dense = P.toarray() if sp.issparse(P) else np.asarray(P, dtype=float)
-    return (dense + dense.T) / 2
+    x = cp.reshape(x, (m,), order="C") if x.ndim == 2 else x
+    if x.is_constant() or not P.is_constant():
+        return QuadraticForm(x, P)
+    if any(isinstance(p, UncertainParameter) for p in P.parameters()):
+        return QuadraticForm(x, P)
+    symmetric = P
+    if not P.parameters():
+        dense = P.value.toarray() if sp.issparse(P.value) else np.asarray(P.value, dtype=float)
+        symmetric = cp.Constant((dense + dense.T) / 2)
+    if symmetric.is_hermitian() and (symmetric.is_psd() or symmetric.is_nsd()):
+        return cp.quad_form(x, symmetric)
+    return QuadraticForm(x, P)
 
 
 class QuadraticForm(StructuredAtom):
@@ -153,9 +141,8 @@ class QuadraticForm(StructuredAtom):
 
     def is_decr(self, idx: int) -> bool:
         x, P = self.args
-        if idx == 1:
-            return False
-        return bool((x.is_nonneg() and P.is_nonpos()) or (x.is_nonpos() and P.is_nonneg()))
+        opposite = (x.is_nonneg() and P.is_nonpos()) or (x.is_nonpos() and P.is_nonneg())
+        return idx == 0 and bool(opposite)
 
     def is_quadratic(self) -> bool:
         return bool(self.args[0].is_affine() and self.args[1].is_constant())
