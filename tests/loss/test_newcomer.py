@@ -259,8 +259,3 @@ def log_cosh(v):
 def test_a_rule_that_is_not_the_atom_is_named(value, slope, message):
     with pytest.raises(ValueError, match=message):
         check_atom(wrong(value, slope))
-
-
-def test_a_rule_is_not_replaced_in_silence():
-    with pytest.raises(ValueError, match="'exp' has a rule already; pass replace=True"):
-        register_rule(cp.exp)(lambda atom, v: (v, lambda g: g))

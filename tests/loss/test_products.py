@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wdro_model.loss import BatchedLoss
-from wdro_model.loss.atoms.products import contraction
 from wdro_model.uncertainty.parameter import UncertainParameter
 
 lengths = st.integers(1, 4)
@@ -207,25 +206,3 @@ def test_reductions_along_an_axis(name, shape, axis, keepdims, seed) -> None:
         slope = (value(point + move, data) - value(point - move, data)) / (2 * step)
         np.testing.assert_allclose(in_decision[index], weights @ slope, atol=1e-5)
         np.testing.assert_allclose(in_data[(slice(None), *index)], weights * slope, atol=1e-5)
-
-
-@quick
-@given(
-    order=st.permutations("zijkl"),
-    cuts=st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 5)),
-    seed=st.integers(0, 1000),
-)
-def test_contractions_agree_with_einsum(order, cuts, seed) -> None:
-    """Letters are dealt to batch, summed, left and right groups at random, in random orders."""
-    rng = np.random.default_rng(seed)
-    a, b, c = sorted(cuts)
-    batch, inner, left, right = order[:a], order[a:b], order[b:c], order[c:]
-    s, t, out = (
-        "".join(rng.permutation(list(letters)))
-        for letters in (batch + inner + left, batch + inner + right, batch + left + right)
-    )
-    sizes = dict(zip("zijkl", rng.integers(1, 4, size=5)))
-    u, v = (rng.normal(size=[sizes[k] for k in letters]) for letters in (s, t))
-    np.testing.assert_allclose(
-        contraction(s, t, out)(u, v), np.einsum(f"{s},{t}->{out}", u, v), atol=1e-12
-    )

@@ -239,7 +239,7 @@ class Wider(Largest):
 
 
 @pytest.mark.parametrize("declared", [Lengths, Sums, Largest, Cubes, Wide, Wider])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_right_dual_norm_is_accepted(declared, seed):
     wdro.costs.check(
         declared(), np.random.default_rng(seed).normal(size=(20, 1)) + 0 * declared.weights, seed
@@ -247,7 +247,7 @@ def test_a_right_dual_norm_is_accepted(declared, seed):
 
 
 @pytest.mark.parametrize("declared", [Lengths, Sums, Largest, Cubes, Wide, Wider])
-@pytest.mark.parametrize("factor", [0.4, 0.99, 1.01, 5.0])
+@pytest.mark.parametrize("factor", [0.99, 1.01])
 def test_a_dual_norm_that_is_too_low_or_too_high_is_refused(declared, factor):
     wrong = {"dual_norm": lambda self, slope: factor * declared.dual_norm(self, slope)}
     bound = type("Wrong", (declared,), wrong)()
