@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from typing import Any
@@ -184,7 +184,7 @@ def pieces(expression: Any, parameters: Iterable[Any], limit: int = 64) -> tuple
     if expression.size != 1:
         raise ValueError(f"pieces needs one entry, got shape {expression.shape}.")
     try:
-        return tuple(PieceSearch(Degrees(parameters), limit).find(expression, 0, 1))
+        return tuple(AtomEntry(expression, 0, Degrees(parameters), limit).pieces(1))
     except NoPieces:
         return None
 
@@ -196,53 +196,41 @@ def entry_pieces(expression: Any, degrees: Degrees) -> tuple[int, Pieces] | None
     """
     for sign in (1, -1):
         try:
-            return sign, PieceSearch(degrees, MOST_ENTRY_PIECES).find(expression, None, sign)
+            return sign, AtomEntry(expression, None, degrees, MOST_ENTRY_PIECES).pieces(sign)
         except NoPieces:
             continue
     return None
 
 
-class PieceSearch:
-    """Pieces of one entry of an expression, in column-major order, or of all at once (None).
+@dataclass(frozen=True)
+class AtomEntry:
+    """An entry of an expression, its pieces, and the ways to combine pieces of its arguments."""
 
-    With sign -1 they are those of the negated entry: a minimum is then what a maximum was.
-    """
+    atom: Any
+    entry: int | None
+    """In column-major order; None for all entries at once."""
+    degrees: Degrees
+    limit: int
+    """The largest number of pieces."""
+    maps: dict[int, list[Any]] = field(default_factory=dict)
+    """The matrices of affine atoms that were asked for, by columns."""
 
-    def __init__(self, degrees: Degrees, limit: int) -> None:
-        self.degrees = degrees
-        self.limit = limit
-        self._maps: dict[int, list[Any]] = {}
-
-    def find(self, e: Any, entry: int | None, sign: int) -> Pieces:
-        if self.degrees(e) <= 1:
-            value = e if entry is None else entry_of(e, entry)
+    def pieces(self, sign: int) -> Pieces:
+        """The pieces; with sign -1 of the negated entry: a minimum is then a maximum."""
+        if self.degrees(self.atom) <= 1:
+            value = self.atom if self.entry is None else entry_of(self.atom, self.entry)
             return [value if sign > 0 else -value]
-        return self.at_most(facts_of(e).pieces(e, sign, AtomEntry(self, e, entry)))
+        return self._at_most(facts_of(self.atom).pieces(self.atom, sign, self))
 
-    def at_most(self, pieces: Pieces) -> Pieces:
-        """The pieces, unless there are more than the limit."""
+    def entry_pieces(self, argument: Any, entry: int | None, sign: int) -> Pieces:
+        """The pieces of any other entry of an argument."""
+        entry = None if entry is None else int(entry)
+        return replace(self, atom=argument, entry=entry).pieces(sign)
+
+    def _at_most(self, pieces: Pieces) -> Pieces:
         if len(pieces) > self.limit:
             raise NoPieces
         return pieces
-
-    def matrices(self, e: Any) -> list[Any]:
-        """The matrices of an affine atom, by columns."""
-        if id(e) not in self._maps:
-            self._maps[id(e)] = [m.tocsc() for m in linear_maps(e)]
-        return self._maps[id(e)]
-
-
-@dataclass(frozen=True)
-class AtomEntry:
-    """An entry of an atom, or all at once, with the ways to combine pieces of its arguments."""
-
-    walk: PieceSearch
-    atom: Any
-    entry: int | None
-
-    @property
-    def degrees(self) -> Degrees:
-        return self.walk.degrees
 
     @property
     def number(self) -> int:
@@ -264,15 +252,11 @@ class AtomEntry:
 
     def __call__(self, argument: Any, sign: int) -> Pieces:
         """The pieces of the entry of an argument that this entry reads."""
-        return self.walk.find(argument, self.read(argument), sign)
+        return self.entry_pieces(argument, self.read(argument), sign)
 
     def spread(self, pieces: Pieces) -> Pieces:
         """The pieces broadcast to the shape of the atom."""
         return pieces if self.entry is not None else [spread(p, self.atom.shape) for p in pieces]
-
-    def entry_pieces(self, argument: Any, entry: int, sign: int) -> Pieces:
-        """The pieces of any other entry of an argument."""
-        return self.walk.find(argument, int(entry), sign)
 
     def reduced(self) -> list[int]:
         """The entries of the argument that a reduction along axes is taken over."""
@@ -282,7 +266,7 @@ class AtomEntry:
         """The maximum of maxima."""
         united: Pieces = []
         for pieces_of_one in alternatives:
-            united = self.walk.at_most(united + pieces_of_one)
+            united = self._at_most(united + pieces_of_one)
         return united
 
     def total(self, terms: Iterable[Pieces]) -> Pieces:
@@ -296,7 +280,7 @@ class AtomEntry:
                 continue
             choices.append(term)
             count *= len(term)
-            if count > self.walk.limit:
+            if count > self.limit:
                 raise NoPieces
         fixed = [sum(certain[1:], certain[0])] if certain else []
         return [sum(rest, first) for first, *rest in (fixed + list(c) for c in product(*choices))]
@@ -306,7 +290,7 @@ class AtomEntry:
         if sign < 0:
             raise NoPieces
         signs = (1,) if argument.is_nonneg() else (-1,) if argument.is_nonpos() else (1, -1)
-        return self.union(self.walk.find(argument, entry, turned) for turned in signs)
+        return self.union(self.entry_pieces(argument, entry, turned) for turned in signs)
 
     def positive(self, factor: Any, sign: int) -> tuple[Any, int]:
         """|factor| and the sign turned by it, for a factor without data and of known sign."""
@@ -318,7 +302,9 @@ class AtomEntry:
         """The pieces of an affine atom, a combination of entries of its arguments."""
 
         def terms() -> Iterable[Pieces]:
-            for argument, matrix in zip(self.atom.args, self.walk.matrices(self.atom)):
+            if id(self.atom) not in self.maps:
+                self.maps[id(self.atom)] = [m.tocsc() for m in linear_maps(self.atom)]
+            for argument, matrix in zip(self.atom.args, self.maps[id(self.atom)]):
                 start, end = matrix.indptr[self.number : self.number + 2]
                 for k, c in zip(matrix.indices[start:end], matrix.data[start:end]):
                     if c:

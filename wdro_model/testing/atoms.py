@@ -24,7 +24,7 @@ from wdro_model.loss.atoms.facts import (
 from wdro_model.loss.batched import Layout, dense_value
 from wdro_model.loss.expressions import as_scalar, constant_number, substitute, times
 from wdro_model.loss.polynomial import Degrees, SumSplit, affine_parts
-from wdro_model.loss.structure import AtomEntry, PieceSearch
+from wdro_model.loss.structure import AtomEntry
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter
 
@@ -357,7 +357,7 @@ class AtomCheck:
         entries = self.rng.permutation(self.atom.size)[:4]
         for entry, sign in ((int(e), sign) for e in entries for sign in (1, -1)):
             try:
-                at = AtomEntry(PieceSearch(self.degrees, 64), self.atom, entry)
+                at = AtomEntry(self.atom, entry, self.degrees, 64)
                 pieces = self.ask("pieces", sign, at)
             except NoPieces:
                 continue

@@ -47,7 +47,14 @@ class GaussianSampler:
             for parameter, where in joint.slices.items()
             if parameter.support.bounds(parameter.shape) is None and not held[where].all()
         ]
-        self._lower, self._upper = _box(joint, held)
+        lower, upper = np.full((2, joint.dimension), [[-np.inf], [np.inf]])
+        for parameter, where in joint.slices.items():
+            box = parameter.support.bounds(parameter.shape)
+            if box is not None:
+                lower[where], upper[where] = map(np.ravel, box)
+        lower[held], upper[held] = -np.inf, np.inf
+        # Bounds that are the same for all coordinates are single numbers.
+        self._lower, self._upper = one_if_equal(lower), one_if_equal(upper)
 
     def draw(self, centers: np.ndarray, sigma: Any, rng: np.random.Generator) -> np.ndarray:
         """Draw a point for each center: (B, d) -> (B, d).
@@ -86,7 +93,12 @@ class GaussianSampler:
         A rejected entry is redrawn from the same law whatever was rejected before, so that the
         rounds may end at any time and the inverse cdf finish the rest: the draws stay exact.
         """
-        pending = _entries_outside(points, self._lower, self._upper)
+        outside = np.zeros(1, dtype=bool)
+        if np.any(self._lower > -np.inf):
+            outside = points < self._lower
+        if np.any(self._upper < np.inf):
+            outside = outside | (points > self._upper)
+        pending = np.flatnonzero(outside)
         entries = points.reshape(-1)
         for _ in range(REDRAW_ROUNDS):
             if pending.size == 0:
@@ -105,17 +117,12 @@ class GaussianSampler:
 
     def _law(self, entries: np.ndarray, centers: np.ndarray, sigma: np.ndarray) -> Truncation:
         """The truncated Gaussian of each of these entries, given by their index in (B, d)."""
-        varying = [np.ndim(value) for value in (sigma, self._lower, self._upper)]
-        rows, columns = None, None
-        if any(varying) or not centers.flags.c_contiguous:
-            rows, columns = np.divmod(entries, self.joint.dimension)
-        return Truncation(
-            centers.reshape(-1)[entries] if rows is None else centers[rows, columns],
-            *(
-                value[columns] if np.ndim(value) else value
-                for value in (sigma, self._lower, self._upper)
-            ),
-        )
+        sides: tuple[Any, ...] = (sigma, self._lower, self._upper)
+        center = centers.reshape(-1)[entries]
+        if not any(map(np.ndim, sides)):
+            return Truncation(center, *sides)
+        columns = entries % self.joint.dimension
+        return Truncation(center, *(v[columns] if np.ndim(v) else v for v in sides))
 
     def _draw_coupled(
         self,
@@ -183,34 +190,6 @@ def inverse_cdf(law: Truncation, uniform: np.ndarray) -> np.ndarray:
     x = ndtri_exp(log_near + np.log1p(uniform[rest] * np.expm1(log_far - log_near)))
     points[rest] = center[rest] + sigma[rest] * np.where(mirrored[rest], -x, x)
     return np.clip(points, lower, upper)
-
-
-def _box(joint: JointSamples, held: np.ndarray) -> tuple[Any, Any]:
-    """The bounds to draw between: open where a coordinate is held or its support is coupled.
-
-    Bounds that are the same for all coordinates are single numbers.
-    """
-    sides = []
-    for side, open_end in ((0, -np.inf), (1, np.inf)):
-        bound = np.full(joint.dimension, open_end)
-        for parameter, where in joint.slices.items():
-            box = parameter.support.bounds(parameter.shape)
-            if box is not None:
-                bound[where] = np.ravel(box[side])
-        bound[held] = open_end
-        sides.append(one_if_equal(bound))
-    return sides[0], sides[1]
-
-
-def _entries_outside(points: np.ndarray, lower: Any, upper: Any) -> np.ndarray:
-    """The entries outside the box, by their index in the flattened points."""
-    mask = None
-    if np.any(lower > -np.inf):
-        mask = points < lower
-    if np.any(upper < np.inf):
-        above = points > upper
-        mask = above if mask is None else np.logical_or(mask, above, out=mask)
-    return np.zeros(0, dtype=np.intp) if mask is None else np.flatnonzero(mask)
 
 
 def _accepted(parameter: UncertainParameter, rows: np.ndarray) -> np.ndarray:

@@ -204,7 +204,7 @@ class LargestSum(AtomFacts):
     def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
         """The maximum over all choices of k entries of their sum."""
         entries, k = at.reduced(), int(atom.k)
-        if sign < 0 or k != atom.k or comb(len(entries), min(k, len(entries))) > at.walk.limit:
+        if sign < 0 or k != atom.k or comb(len(entries), min(k, len(entries))) > at.limit:
             raise NoPieces
         return at.union(
             at.total(at.entry_pieces(atom.args[0], j, 1) for j in chosen)

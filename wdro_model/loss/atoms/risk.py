@@ -8,6 +8,7 @@ a threshold.
 from __future__ import annotations
 
 import numbers
+from functools import partialmethod
 from typing import Any, NoReturn
 
 import cvxpy as cp
@@ -191,16 +192,6 @@ class ChanceConstraint(Inequality):
     event: Any = None
     """The inequality that is likely to hold; a copy on other arguments does not know it."""
 
-    @classmethod
-    def for_event(
-        cls, event: Any, level: float, ambiguity: WassersteinBall | None
-    ) -> ChanceConstraint:
-        excess = event.args[0] - event.args[1]
-        largest = excess if excess.size == 1 else cp.max(excess)
-        constraint = cls(RiskMeasure(largest, level, ambiguity), cp.Constant(0.0))
-        constraint.event = event
-        return constraint
-
     @property
     def level(self) -> float:
         """The probability that is asked for."""
@@ -225,29 +216,24 @@ class Probability:
     def __ge__(self, level: Any) -> ChanceConstraint:
         if isinstance(level, numbers.Real) and float(level) == 0:
             raise ValueError("a probability is always >= 0; leave the constraint out.")
-        return ChanceConstraint.for_event(
-            self.event, as_level(level, "probability"), self.ambiguity
-        )
+        excess = self.event.args[0] - self.event.args[1]
+        largest = excess if excess.size == 1 else cp.max(excess)
+        risk = RiskMeasure(largest, as_level(level, "probability"), self.ambiguity)
+        constraint = ChanceConstraint(risk, cp.Constant(0.0))
+        constraint.event = self.event
+        return constraint
 
-    def _refuse(self, sign: str) -> NoReturn:
+    def _refuse(self, sign: str, level: object) -> NoReturn:
         raise ValueError(
             f"probability({self.event}) {sign} ... cannot be asked for: a probability is bounded "
             "from below, over all distributions of a ball. Write probability(g <= 0) >= 0.9; that "
             "an event is rare is that its opposite is likely: probability(g >= 0) >= 0.9."
         )
 
-    def __le__(self, level: Any) -> NoReturn:
-        self._refuse("<=")
-
-    def __lt__(self, level: Any) -> NoReturn:
-        self._refuse("<")
-
-    def __gt__(self, level: Any) -> NoReturn:
-        self._refuse(">")
-
-    def __eq__(self, level: object) -> NoReturn:
-        self._refuse("==")
-
+    __le__ = partialmethod(_refuse, "<=")
+    __lt__ = partialmethod(_refuse, "<")
+    __gt__ = partialmethod(_refuse, ">")
+    __eq__ = partialmethod(_refuse, "==")
     __hash__ = None  # type: ignore[assignment]
 
     def _no_number(self, *others: Any) -> NoReturn:
