@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,14 +12,20 @@ from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter
 from wdro_model.uncertainty.samples import one_if_equal
 
-REDRAW_ROUNDS = 8
-"""Rounds of redrawing entries outside a box; then the inverse cdf, ten times slower, ends it."""
 
-MOST_PROPOSALS = 10_000
-"""Proposals per point on a support that is sampled by rejection; a tenth if none succeeds."""
+@dataclass(frozen=True)
+class Tolerances:
+    """Limits of draws that are repeated until they fall into the support."""
 
-PROPOSED_ENTRIES = 1 << 18
-"""About how many numbers one round of repeated proposals may hold."""
+    redraw_rounds: int = 8
+    """Rounds of redrawing entries outside a box; the inverse cdf, ten times slower, ends it."""
+    most_proposals: int = 10_000
+    """Proposals per point on a support that is sampled by rejection; a tenth if none succeeds."""
+    proposed_entries: int = 1 << 18
+    """Numbers that one round of repeated proposals may hold, about."""
+
+
+TOLERANCES = Tolerances()
 
 
 class Truncation(NamedTuple):
@@ -100,7 +107,7 @@ class GaussianSampler:
             outside = outside | (points > self._upper)
         pending = np.flatnonzero(outside)
         entries = points.reshape(-1)
-        for _ in range(REDRAW_ROUNDS):
+        for _ in range(TOLERANCES.redraw_rounds):
             if pending.size == 0:
                 return
             law = self._law(pending, centers, sigma)
@@ -141,8 +148,10 @@ class GaussianSampler:
         inside = _accepted(parameter, points[:, where])
         pending = np.flatnonzero(~inside)
         tries, proposed, accepted = 1, inside.size, int(inside.sum())
-        while pending.size and tries < (MOST_PROPOSALS if accepted else MOST_PROPOSALS // 10):
-            repeats = PROPOSED_ENTRIES // (pending.size * (where.stop - where.start))
+        while pending.size and tries < (
+            TOLERANCES.most_proposals if accepted else TOLERANCES.most_proposals // 10
+        ):
+            repeats = TOLERANCES.proposed_entries // (pending.size * (where.stop - where.start))
             repeats = min(max(repeats, 1), 64)
             blocks = np.repeat(points[pending, where][:, None], repeats, axis=1)
             noise = rng.standard_normal((pending.size, repeats, moving.size))

@@ -106,7 +106,7 @@ def _answer(cost: BoundCost, operation: str, shape: tuple[int, ...], *arguments:
 
 
 def _failures(cost: BoundCost, rows: Array, rng: np.random.Generator) -> Iterator[str]:
-    """What does not hold, in words."""
+    """The contradictions, in words."""
     free = ~np.asarray(cost.frozen)
     if free.shape != (cost.dimension,):
         yield f"frozen has shape {free.shape}, expected ({cost.dimension},)"

@@ -29,22 +29,26 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 
-DERIVED_FROM = {"dual_norms": ("dual_norm",), "largest_gains": ("dual_norms",)}
-"""Operations that the base class works out from others."""
-QUADRATIC_OPERATIONS = ("matrix", "inverse_times")
-"""Operations that the base class works out from the values of a quadratic cost."""
-MOST_PAIRS = 500
-"""Coordinates up to which a matrix is worked out: the cost of moves along all pairs."""
-BISECTION_STEPS = 60
-"""Halvings of a factor in [0, 1], down to its rounding."""
-PROBED_COORDINATES = 16
-"""Coordinates along which a small move is priced; more seldom tell the order better."""
-MOST_MOVE_ENTRIES = 2**20
-"""Numbers of moves that are priced at once (8 MiB)."""
-MOST_UNIT_MOVES = 10_000
-"""Coordinates up to which a unit move of each is priced, one by one."""
-DRAWN_MOVES = 2000
-"""Draws of the mean cost of a normal move; its relative error is a few percent."""
+
+@dataclass(frozen=True)
+class Tolerances:
+    """Sizes up to which a cost of the user's own is worked out from its values."""
+
+    most_pairs: int = 500
+    """Coordinates up to which a matrix is worked out: the cost of moves along all pairs."""
+    most_unit_moves: int = 10_000
+    """Coordinates up to which a unit move of each is priced, one by one."""
+    probed_coordinates: int = 16
+    """Coordinates along which a small move is priced; more seldom tell the order better."""
+    drawn_moves: int = 2000
+    """Draws of the mean cost of a normal move; its relative error is a few percent."""
+    move_entries: int = 2**20
+    """Numbers of moves that are priced at once (8 MiB)."""
+    bisection_steps: int = 60
+    """Halvings of a factor in [0, 1], down to its rounding."""
+
+
+TOLERANCES = Tolerances()
 
 
 class BoundCost(ABC):
@@ -112,9 +116,8 @@ class BoundCost(ABC):
         """True if the cost has the operation, or those that it follows from."""
         if class_knows(type(self), operation):
             return True
-        return operation in QUADRATIC_OPERATIONS and (
-            class_knows(type(self), "matrix") or self._has_a_matrix
-        )
+        is_derived = operation in ("matrix", "inverse_times")
+        return is_derived and (class_knows(type(self), "matrix") or self._has_a_matrix)
 
     # ------------------------------------------------------------------ its values
     def __call__(self, origins: Array, points: Array) -> Array:
@@ -144,9 +147,9 @@ class BoundCost(ABC):
     @cached_property
     def coordinate_scales(self) -> Array:
         """The length c(e_i)^(1/p) of a unit move of each coordinate, (d,); infinite if frozen."""
-        if self.order is None or self.dimension > MOST_UNIT_MOVES:
+        if self.order is None or self.dimension > TOLERANCES.most_unit_moves:
             self._unknown("coordinate_scales")
-        step = max(1, MOST_MOVE_ENTRIES // max(1, self.dimension))
+        step = max(1, TOLERANCES.move_entries // max(1, self.dimension))
         blocks = (
             np.eye(min(step, self.dimension - k), self.dimension, k)
             for k in range(0, self.dimension, step)
@@ -165,7 +168,7 @@ class BoundCost(ABC):
     def _has_a_matrix(self) -> bool:
         """True for a quadratic cost of few coordinates, all of which move."""
         known = self.is_quadratic and class_knows(type(self), "of_displacements")
-        return known and self.dimension <= MOST_PAIRS and not np.any(self.frozen)
+        return known and self.dimension <= TOLERANCES.most_pairs and not np.any(self.frozen)
 
     @cached_property
     def _by_pairs(self) -> Array:
@@ -277,7 +280,7 @@ class BoundCost(ABC):
         row = joint.matrix[:1]
         step = 1e-3 * max(1e-6, float(np.abs(joint.matrix[: min(50, joint.size)]).mean()))
         free = (~np.asarray(self.frozen)).astype(float)
-        some = np.flatnonzero(free)[:PROBED_COORDINATES]
+        some = np.flatnonzero(free)[: TOLERANCES.probed_coordinates]
         directions = [free, *np.eye(self.dimension)[some]] if self.dimension <= 1000 else [free]
         for direction in (sign * one for one in directions for sign in (1.0, -1.0)):
             move = step * direction[None]
@@ -294,7 +297,9 @@ class BoundCost(ABC):
             order, scale = self.small_moves(joint)
             return float((radius / (2 * scale)) ** (1 / order) / np.sqrt(max(1, free.sum())))
         lengths = np.where(free, self.coordinate_scales, 1.0)
-        count = max(100, min(DRAWN_MOVES, MOST_MOVE_ENTRIES // max(1, self.dimension)))
+        count = max(
+            100, min(TOLERANCES.drawn_moves, TOLERANCES.move_entries // max(1, self.dimension))
+        )
         moves = np.random.default_rng(0).standard_normal((count, self.dimension)) / lengths
         mean = float(self.of_displacements(np.where(free, moves, 0.0)).mean())
         if not 0 < mean < math.inf:
@@ -324,7 +329,7 @@ class BoundCost(ABC):
             if spent(shorter) <= radius * (1 + 1e-12):
                 return shorter
         low, high = 0.0, 1.0
-        for _ in range(BISECTION_STEPS):
+        for _ in range(TOLERANCES.bisection_steps):
             middle = 0.5 * (low + high)
             low, high = (middle, high) if spent(shortened(middle)) <= radius else (low, middle)
         return shortened(low)
@@ -352,7 +357,7 @@ def class_knows(bound: type, operation: str) -> bool:
     """True if a class of costs has the operation, or those that it follows from."""
     if getattr(bound, operation) is not getattr(BoundCost, operation):
         return True
-    return operation in DERIVED_FROM and all(class_knows(bound, o) for o in DERIVED_FROM[operation])
+    return operation == "dual_norms" and class_knows(bound, "dual_norm")
 
 
 class GroundCost(ABC):
