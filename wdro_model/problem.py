@@ -47,7 +47,6 @@ from wdro_model.solve import STAGES, Options, Solution, plan
 from wdro_model.solve.certify import STATIONARY
 from wdro_model.solve.constraints import explain_infeasibility, written_row
 from wdro_model.solve.explain import explain, model_rows
-from wdro_model.solve.notes import refuse_undefined, refuse_wrong_loss
 from wdro_model.solve.options import (
     DualName,
     IntegrationName,
@@ -58,6 +57,7 @@ from wdro_model.solve.options import (
     user_start,
     with_time_limit,
 )
+from wdro_model.solve.plan import refuse_undefined, refuse_wrong_loss
 from wdro_model.solve.true_risk import known_robust_value
 from wdro_model.solvers import Solver
 from wdro_model.solvers.features import Feature, has_features

@@ -65,7 +65,7 @@ def test_a_solve_finds_it(shape, where, wrong, seed, scale) -> None:
     problem = wdro.Problem(loss, [x >= -1, x <= 2], wdro.WassersteinBall(0.1 * scale**2))
     flat = shape == "steps" and wrong != "offset"
     if wrong == "no" or flat:
-        from wdro_model.solve.notes import refuse_wrong_loss
+        from wdro_model.solve.plan import refuse_wrong_loss
 
         refuse_wrong_loss(problem._model)
         check_loss(loss)

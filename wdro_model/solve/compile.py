@@ -1,14 +1,19 @@
-"""Compile: a program that is solved again while it stands for its model, and the reason if not.
+"""Parametrize and compile: programs that are solved again, on other data or with other numbers.
 
-The radius and the values of certain parameters change between solves, and both are parameters of
-the compiled program. Its units were right for the numbers of its first solve, and are good for
-others of the same order.
+Two models that differ in their samples are written as two trees of CVXPY expressions. Where these
+are of one form, the constants in which they differ are the data. A copy with parameters in their
+place is compiled once, and is then solved for any data by setting the parameters: CVXPY's map from
+parameters to numbers is affine in them, as is the program in what is replaced.
+
+The radius and the values of certain parameters change between solves, and are parameters as well. A
+compiled program is solved again while its form and its units suit the model; if not, `Compilation`
+says why.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -26,81 +31,6 @@ from wdro_model.model.compiled import values_of
 from wdro_model.solve.rescale import RescaledProgram, RescaledRow, Units
 from wdro_model.solvers.warm_highs import WarmHighs
 
-
-class Compilation(StrEnum):
-    """Whether a program was compiled for a solve, and why."""
-
-    FIRST = "compiled: the first solve"
-    AGAIN = "kept from an earlier solve"
-    ON_OTHER_DATA = "kept from an earlier solve on other data"
-    WITH_DATA = "compiled: on other data, which is a parameter of the program from now on"
-    OTHER_FORM = (
-        "compiled: the program of other data has another form, or is not affine in the data"
-    )
-    OTHER_SIZE = "compiled: another number of samples"
-    OTHER_UNITS = "compiled: the answer of the kept program asked for other units"
-    ZERO_RADIUS = "compiled: a radius of 0 is another problem"
-    FIXED_RADIUS = "compiled: the radius is a number in the program"
-    OTHER_ORDER = "compiled: the radius is of another order, and so are the units"
-    INLINED = "compiled: a changed parameter stands beside uncertain ones in a term"
-    OTHER_ROWS = "compiled: with the changed parameters, rows are of another order"
-
-
-@dataclass(frozen=True, eq=False)
-class CompiledProgram:
-    """A compiled program and the numbers it was compiled for."""
-
-    plan: Any
-    program: RescaledProgram
-    layout: Layout
-    """Of the decision."""
-    units: Units
-    radius: float
-    takes_any_radius: bool
-    """Is the radius a parameter of the program, or not in it at all?"""
-    inlined: tuple[bytes, ...]
-    """The values of certain parameters that may be in it as numbers."""
-    certain: tuple[bytes, ...]
-    """The values of certain parameters for which its rows were found to be of order one."""
-    data: ProgramData | None = None
-    """The data, where it is a parameter of the program."""
-
-    @cached_property
-    def plan_again(self) -> Any:
-        """The plan of another solve."""
-        return replace(self.plan, compiled=self, compilation=Compilation.AGAIN)
-
-    @cached_property
-    def warm_solver(self) -> WarmHighs | None:
-        """The solver that holds the linear program, from the second solve on; None for others."""
-        shared = self.program if self.data is None else self.data.parametric.program
-        return shared.warm_solver(self.plan.solver, self.layout.variables)
-
-    def stale_reason(self, model: Model) -> Compilation | None:
-        """Why the program does not stand for the model; None if it does."""
-        robust, radius = self.plan.key[0] != "erm", model.radius
-        if robust and (self.radius == 0) != (radius == 0):
-            return Compilation.ZERO_RADIUS
-        if not self.takes_any_radius and radius != self.radius:
-            return Compilation.FIXED_RADIUS
-        if robust and self.radius > 0 and not is_ordinary(math.sqrt(radius / self.radius)):
-            return Compilation.OTHER_ORDER
-        if self.inlined != model.inlined_parameter_values():
-            return Compilation.INLINED
-        if self.certain != certain_values(model) and not self._has_ordinary_rows():
-            return Compilation.OTHER_ROWS
-        return None
-
-    def _has_ordinary_rows(self) -> bool:
-        return all(row.is_ordinary() for row in self.program.rows)
-
-
-def certain_values(model: Model) -> tuple[bytes, ...]:
-    """The values of all certain parameters of the constraints."""
-    return values_of(model.feasible.parameters)
-
-
-# ------------------------------------------------------------------ parametrize
 MAX_PARAMETER_ENTRIES = 2**20
 """Most numbers that may become parameters; CVXPY's map has a column for each."""
 Pairs = list[tuple[Any, Any]]
@@ -150,13 +80,18 @@ class ParametricProgram:
 
     def _parametric(self, constraint: Any) -> Any:
         """A copy of a constraint with parameters, if it has data; it keeps its id."""
-        has_data = any(id(e) in self.parameters for e in _nodes(constraint))
-        return constraint.tree_copy(self.parameters) if has_data else constraint
+        waiting = [constraint]
+        while waiting:
+            node = waiting.pop()
+            if id(node) in self.parameters:
+                return constraint.tree_copy(self.parameters)
+            waiting += node.args
+        return constraint
 
 
 @dataclass(frozen=True, eq=False)
 class ProgramData:
-    """The data of one program, for a parametric program of its form."""
+    """The data of one program, as values of the parameters of a parametric program."""
 
     parametric: ParametricProgram
     program: RescaledProgram
@@ -164,7 +99,7 @@ class ProgramData:
     values: Pairs
     """Parameters of the parametric program and the data."""
     twins: Pairs
-    """Parameters of the parametric program and other parameters, whose values they take."""
+    """Parameters of the parametric program, and the parameters whose values they take."""
 
     def load(self) -> None:
         """Set the parameters to the data."""
@@ -214,7 +149,7 @@ def compare_programs(
 
 
 class TreeComparison:
-    """Two trees of expressions, walked side by side."""
+    """The differences between two trees of expressions, walked side by side."""
 
     def __init__(self, fixed: set[int], asked: Container[int]) -> None:
         self._fixed, self._asked = fixed, asked
@@ -294,14 +229,6 @@ def _attributes(leaf: Any) -> dict[str, Any]:
     return {k: str(v) for k, v in leaf.attributes.items()}
 
 
-def _nodes(tree: Any) -> Iterator[Any]:
-    waiting = [tree]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        waiting += node.args
-
-
 # ------------------------------------------------------------------ constants and parameters
 def _value(expression: Any) -> np.ndarray:
     value = expression.value
@@ -323,3 +250,71 @@ def _has_declared_sign(parameter: cp.Parameter, value: np.ndarray) -> bool:
         (parameter.attributes["nonneg"] and np.any(value < 0))
         or (parameter.attributes["nonpos"] and np.any(value > 0))
     )
+
+
+# ------------------------------------------------------------------ programs that are kept
+class Compilation(StrEnum):
+    """Whether a program was compiled for a solve, and why."""
+
+    FIRST = "compiled: the first solve"
+    AGAIN = "kept from an earlier solve"
+    ON_OTHER_DATA = "kept from an earlier solve on other data"
+    WITH_DATA = "compiled: on other data, which is a parameter of the program from now on"
+    OTHER_FORM = (
+        "compiled: the program of other data has another form, or is not affine in the data"
+    )
+    OTHER_SIZE = "compiled: another number of samples"
+    OTHER_UNITS = "compiled: the answer of the kept program asked for other units"
+    ZERO_RADIUS = "compiled: a radius of 0 is another problem"
+    FIXED_RADIUS = "compiled: the radius is a number in the program"
+    OTHER_ORDER = "compiled: the radius is of another order, and so are the units"
+    INLINED = "compiled: a changed parameter stands beside uncertain ones in a term"
+    OTHER_ROWS = "compiled: with the changed parameters, rows are of another order"
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledProgram:
+    """A compiled program and the numbers it was compiled for."""
+
+    plan: Any
+    program: RescaledProgram
+    layout: Layout
+    """The layout of the decision."""
+    units: Units
+    radius: float
+    takes_any_radius: bool
+    """Is the radius a parameter of the program, or not in it at all?"""
+    inlined: tuple[bytes, ...]
+    """The values of certain parameters that may be in it as numbers."""
+    certain: tuple[bytes, ...]
+    """The values of certain parameters for which its rows were found to be of order one."""
+    data: ProgramData | None = None
+    """The data, where it is a parameter of the program."""
+
+    @cached_property
+    def plan_again(self) -> Any:
+        """The plan of another solve."""
+        return replace(self.plan, compiled=self, compilation=Compilation.AGAIN)
+
+    @cached_property
+    def warm_solver(self) -> WarmHighs | None:
+        """The solver that holds the linear program, from the second solve on; None for others."""
+        shared = self.program if self.data is None else self.data.parametric.program
+        return shared.warm_solver(self.plan.solver, self.layout.variables)
+
+    def stale_reason(self, model: Model) -> Compilation | None:
+        """Why the program does not stand for the model; None if it does."""
+        robust, radius = self.plan.key[0] != "erm", model.radius
+        if robust and (self.radius == 0) != (radius == 0):
+            return Compilation.ZERO_RADIUS
+        if not self.takes_any_radius and radius != self.radius:
+            return Compilation.FIXED_RADIUS
+        if robust and self.radius > 0 and not is_ordinary(math.sqrt(radius / self.radius)):
+            return Compilation.OTHER_ORDER
+        if self.inlined != model.inlined_parameter_values():
+            return Compilation.INLINED
+        if self.certain != values_of(model.feasible.parameters) and not all(
+            row.is_ordinary() for row in self.program.rows
+        ):
+            return Compilation.OTHER_ROWS
+        return None

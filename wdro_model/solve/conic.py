@@ -21,6 +21,7 @@ from cvxpy.error import SolverError
 from wdro_model.errors import InaccurateError, InfeasibleError, UnboundedError
 from wdro_model.loss.expressions import ORDINARY, is_ordinary
 from wdro_model.model import Model, RobustModel
+from wdro_model.model.compiled import values_of
 from wdro_model.model.feasible import meets
 from wdro_model.objectives.empirical import Program
 from wdro_model.objectives.exact import Counterpart
@@ -31,7 +32,6 @@ from wdro_model.solve.compile import (
     CompiledProgram,
     ParametricProgram,
     ProgramData,
-    certain_values,
     parametrize,
 )
 from wdro_model.solve.constraints import least_excess
@@ -468,7 +468,7 @@ class ConicRun:
             model.radius,
             self.plan.counterpart is None or not held.isdisjoint(model.memory.radius.ids),
             model.inlined_parameter_values(),
-            certain_values(model),
+            values_of(model.feasible.parameters),
             data,
         )
         model.memory.programs.keep(self.plan.key, compiled)

@@ -10,22 +10,17 @@ rays from the samples, before anything is optimised.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
-import cvxpy as cp
 import numpy as np
 
 from wdro_model.errors import SamplingWarning, UnboundedError
-from wdro_model.loss import CallableLoss
-from wdro_model.loss.callable import refuse_wrong_gradient
-from wdro_model.loss.domains import refuse_outside_domain
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.scales import default_sigma
-from wdro_model.sets.feasible_set import FeasibleSet, checked_vertex
+from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solvers.objective import Array, Diagnostics, Point
 from wdro_model.uncertainty.sampling import GaussianSampler
 
@@ -223,37 +218,7 @@ def hull_notes(model: Model, x: Array) -> list[str]:
     ]
 
 
-# ------------------------------------------------------------------ losses that are refused
-def refuse_undefined(
-    model: Model, decision: Mapping[cp.Variable, np.ndarray] | None = None
-) -> None:
-    """Raise an UnboundedError where the data may leave the domain of the loss.
-
-    decision: the decision of a solve; before it, only what holds for all decisions is judged.
-    """
-    if isinstance(model, RobustModel) and model.radius > 0 and model.expression is not None:
-        judge = partial(refuse_outside_domain, model.expression, model.joint, model.cost.frozen)
-        if model.remember("domain of the loss", judge) and decision is not None:
-            judge(decision)
-
-
-def refuse_wrong_loss(model: Model) -> None:
-    """Raise a ValueError where the gradient of a callable loss is wrong in the feasible set."""
-    loss, count = model.loss.loss, 4
-    if not isinstance(loss, CallableLoss):
-        return
-    rng = np.random.default_rng(0)
-    corners = rng.standard_normal((count, model.feasible.layout.dimension))
-    with suppress(UnboundedError, NotImplementedError):
-        oracle = model.feasible.oracle()
-        directions = np.abs(corners) if oracle.nonnegative_directions else corners
-        corners = np.array([checked_vertex(oracle, oracle.minimize_relaxed(d)) for d in directions])
-    for _ in range(3):
-        parts, shares = rng.uniform(0.2, 1.0, count), rng.uniform(-1.0, 1.0, count)
-        way = (shares - shares.mean()) @ corners
-        refuse_wrong_gradient(model.loss, parts @ corners / parts.sum(), way, rng, str(loss.name))
-
-
+# ------------------------------------------------------------------ losses with infinite F
 def refuse_infinite(model: RobustModel) -> None:
     """Raise an UnboundedError where F is infinite in the middle of the feasible set, or around it.
 

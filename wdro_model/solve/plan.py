@@ -6,14 +6,19 @@ program.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 
-from wdro_model.errors import NoReformulationError, unknown_name
+from wdro_model.errors import NoReformulationError, UnboundedError, unknown_name
+from wdro_model.loss import CallableLoss
+from wdro_model.loss.callable import refuse_wrong_gradient
+from wdro_model.loss.domains import refuse_outside_domain
 from wdro_model.loss.expressions import substitute
 from wdro_model.loss.polynomial import degree
 from wdro_model.loss.structure import is_canonicalisable
@@ -32,6 +37,7 @@ from wdro_model.objectives.exact.quadratic_form import (
 )
 from wdro_model.sets.convex import ConvexSet
 from wdro_model.sets.elementary import Ball
+from wdro_model.sets.feasible_set import checked_vertex
 from wdro_model.sets.quadratic_program import Nearby
 from wdro_model.solve.compile import Compilation, CompiledProgram
 from wdro_model.solvers import (
@@ -160,6 +166,37 @@ def is_stochastic(solver: Solver | None) -> bool:
 def program_key(method: str, solver: Solver | None, relax: bool = False) -> tuple[Any, ...]:
     """The key under which the compiled program of a request is kept."""
     return (method, repr(solver), relax)
+
+
+# ------------------------------------------------------------------ losses that are refused
+def refuse_undefined(
+    model: Model, decision: Mapping[cp.Variable, np.ndarray] | None = None
+) -> None:
+    """Raise an UnboundedError where the data may leave the domain of the loss.
+
+    decision: the decision of a solve; before it, only what holds for all decisions is judged.
+    """
+    if isinstance(model, RobustModel) and model.radius > 0 and model.expression is not None:
+        judge = partial(refuse_outside_domain, model.expression, model.joint, model.cost.frozen)
+        if model.remember("domain of the loss", judge) and decision is not None:
+            judge(decision)
+
+
+def refuse_wrong_loss(model: Model) -> None:
+    """Raise a ValueError where the gradient of a callable loss is wrong in the feasible set."""
+    loss, count = model.loss.loss, 4
+    if not isinstance(loss, CallableLoss):
+        return
+    rng = np.random.default_rng(0)
+    corners = rng.standard_normal((count, model.feasible.layout.dimension))
+    with suppress(UnboundedError, NotImplementedError):
+        oracle = model.feasible.oracle()
+        directions = np.abs(corners) if oracle.nonnegative_directions else corners
+        corners = np.array([checked_vertex(oracle, oracle.minimize_relaxed(d)) for d in directions])
+    for _ in range(3):
+        parts, shares = rng.uniform(0.2, 1.0, count), rng.uniform(-1.0, 1.0, count)
+        way = (shares - shares.mean()) @ corners
+        refuse_wrong_gradient(model.loss, parts @ corners / parts.sum(), way, rng, str(loss.name))
 
 
 # ------------------------------------------------------------------ methods

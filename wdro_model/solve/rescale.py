@@ -263,7 +263,7 @@ class RescaledProgram:
 
     @property
     def is_linear(self) -> bool:
-        """Is it a linear program, but for maxima?"""
+        """Is the program linear, but for maxima?"""
         program = Program(self.problem.objective.expr, tuple(self.problem.constraints))
         return program.is_piecewise_linear(()) and not self.problem.is_mixed_integer()
 
