@@ -33,6 +33,18 @@ def test_few_samples_that_agree(size):
     assert problem.solution.gap <= 1e-4 * value
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_thresholds_are_accurate_enough_for_the_decision_to_converge(seed):
+    """Values that still vary with the search for thresholds would leave the line search no gain."""
+    data = np.random.default_rng(seed).normal(0.05, 0.2, size=(50, 5))
+    x = cp.Variable(5, nonneg=True)
+    returns = wdro.UncertainParameter(5, samples=data)
+    risk = wdro.cvar(-returns @ x, 0.9)
+    problem = wdro.Problem(cp.Minimize(risk), [cp.sum(x) == 1], wdro.WassersteinBall(0.01))
+    problem.solve("smoothed", solver=wdro.solvers.FrankWolfe(max_iterations=30))
+    assert problem.status == "optimal"
+
+
 def least_by_quadrature(loss, cost, rows, level, radius, epsilon, sigma, low, high):
     """F of one CVaR of a loss of one number, on a grid, minimised over threshold and dual."""
     z = np.linspace(max(low, rows.min() - 14 * sigma - 8), min(high, rows.max() + 8), 6001)

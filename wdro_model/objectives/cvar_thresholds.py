@@ -25,8 +25,9 @@ class Tolerances:
 
     gain: float = 1e-6
     """Gain of a Newton step, in units of epsilon, below which none is taken."""
-    flat: float = 1e-5
-    """Share of the value by which thresholds within reach may still lower it, by the tangents."""
+    flat: float = 1e-6
+    """Share of the value by which thresholds within reach may still lower it, by the tangents. With
+    1e-5 the values are too rough for the line search of the decision, which then creeps."""
     stride: float = 4.0
     """The first step along a line stays within reach; the next are so many times as long."""
     slope_left: float = 0.5
