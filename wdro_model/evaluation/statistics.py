@@ -329,10 +329,16 @@ def conditional_value_at_risk(
     losses: np.ndarray, level: float, probabilities: np.ndarray | None = None
 ) -> float:
     """Mean of the worst (1 - level) share of the losses, a fraction of a sample counted as such."""
-    order = np.argsort(-losses, kind="stable")
-    shares = SampleShares.full(losses.size, probabilities).array[order]
-    counted = np.clip(1.0 - level - (np.cumsum(shares) - shares), 0.0, shares)
-    return float(counted @ losses[order] / counted.sum())
+    share = 1.0 - level
+    if probabilities is None:
+        share *= losses.size
+        worst = np.sort(losses)[::-1][: int(share) + 1]
+        counted = np.clip(share - np.arange(worst.size), 0.0, 1.0)
+    else:
+        order = np.argsort(-losses, kind="stable")
+        worst, shares = losses[order], probabilities[order]
+        counted = np.clip(share - (np.cumsum(shares) - shares), 0.0, shares)
+    return float(counted @ worst / counted.sum())
 
 
 def tail_error(losses: np.ndarray, level: float, probabilities: np.ndarray | None = None) -> float:
