@@ -114,13 +114,15 @@ class ClosedForm(Integration):
         return AffineTilt(variance, variance * slope / self.epsilon)
 
     def reference_log_mass(self, samples: Array) -> Array:
-        """For each sample, the log mass that the reference gives to the box; computed once."""
+        """The log mass that the reference gives to the box around each sample, computed once."""
         if self._reference is None:
-            frame, masses = self.frame, []
-            for row in self.origins:
-                low, high = ((side - row) / frame.deviation for side in (frame.lower, frame.upper))
-                masses.append(log_mass(low, high).sum())
-            self._reference = np.array(masses)
+            frame, origins, masses = self.frame, self.origins, [np.zeros(0)]
+            step = max(1, CHUNK_ENTRIES // max(1, frame.dimension))
+            for start in range(0, len(origins), step):
+                rows = origins[start : start + step]
+                low, high = ((side - rows) / frame.deviation for side in (frame.lower, frame.upper))
+                masses.append(log_mass(low, high).sum(axis=1))
+            self._reference = np.concatenate(masses)
         return self._reference[samples]
 
 

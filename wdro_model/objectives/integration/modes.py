@@ -377,15 +377,15 @@ class Modes:
 
 
 def find_modes(
-    target: Target, owners: Array, most: int = LIMITS.most_modes, summits: Array | None = None
+    target: Target, owners: Array, most: int = LIMITS.most_modes, piece_modes: Array | None = None
 ) -> Modes:
     """The modes of the targets.
 
-    summits: moves (J, r) at which single pieces of the loss have their modes.
+    piece_modes: moves (J, r) at which single pieces of the loss have their modes.
     """
     modes = Modes(target, owners, most)
     bounds, shape = modes.bounds, (len(owners), target.dimension)
-    summits = np.zeros((0, target.dimension)) if summits is None else summits
+    piece_modes = np.zeros((0, target.dimension)) if piece_modes is None else piece_modes
     zero = np.zeros(shape)
     value, gradient = target(owners, zero)
     variance = np.broadcast_to(target.variance(owners, zero), shape)
@@ -401,8 +401,8 @@ def find_modes(
         directions = search_directions(target, owners, zero, gradient, deviation)
         refuse_divergence(target, owners, directions)
         points, values = peaks_along_rays(target, owners, directions, value, bounds)
-        if modes.curved.any() or np.isfinite(values).any() or len(summits):
-            pieces = np.broadcast_to(summits, (len(owners), *summits.shape))
+        if modes.curved.any() or np.isfinite(values).any() or len(piece_modes):
+            pieces = np.broadcast_to(piece_modes, (len(owners), *piece_modes.shape))
             more = support_corners(target, owners), points_beyond(modes, deviation), pieces
             seen = climb_once(target, owners, np.concatenate(more, axis=1))
             points = np.concatenate([points, seen[0]], axis=1)

@@ -30,7 +30,7 @@ from wdro_model.uncertainty.costs import BoundCost
 
 @dataclass(frozen=True)
 class Tolerances:
-    """Effort of the search for slopes and summits, lengths in deviations of the reference."""
+    """Search for slopes and modes of pieces; lengths in deviations of the reference."""
 
     differenced_dimensions: int = 64
     """Up to this dimension a cost of the user is differentiated coordinate by coordinate."""
@@ -116,14 +116,14 @@ class Tilt(Target):
         x: Array,
         dual: float,
         lines: PieceLines | None = None,
-        places: tuple[Array, ...] = (),
+        known_modes: tuple[Array, ...] = (),
     ) -> None:
         self.loss, self.frame, self.cost = loss, frame, cost
         self.epsilon, self.x, self.dual = epsilon, x, dual
         self.lines = lines
         """Affine pieces or tangents of the loss."""
-        self.places = places
-        """Where modes were at other dual variables, (N, r), or of another sample, (r,)."""
+        self.known_modes = known_modes
+        """Modes at other dual variables, (N, r), or of another sample, (r,)."""
         self.dimension = frame.dimension
         self.walled = bool(frame.coupled)
         self.quadratic = frame.weights is not None
@@ -211,16 +211,16 @@ class Tilt(Target):
         return self.frame.wall_contacts(owners, moves, slopes, deviation)
 
     def starts(self, owners: Array) -> list[Array]:
-        return [place if place.ndim == 1 else place[owners] for place in self.places]
+        return [moves if moves.ndim == 1 else moves[owners] for moves in self.known_modes]
 
     @cached_property
-    def summits(self) -> Array:
+    def piece_modes(self) -> Array:
         """Moves (J, r) at which the targets of the affine pieces are largest on R^r."""
         if self.lines is None:
             return np.zeros((0, self.dimension))
         if self._variance is not None:
             return self._variance * self.lines.slopes / self.epsilon
-        return PieceTilt(self, self.lines.slopes).summits_along_rays()
+        return PieceTilt(self, self.lines.slopes).modes_along_rays()
 
     # -------------------------------------------------------------- costs that are not quadratic
     def _model(self, owners: Array, moves: Array, variance: Array) -> Array:
@@ -293,7 +293,7 @@ class PieceTilt(Tilt):
     def variance(self, owners: Array, moves: Array) -> Array:
         return super().variance(np.zeros(len(owners), dtype=int), moves)
 
-    def summits_along_rays(self) -> Array:
+    def modes_along_rays(self) -> Array:
         """The highest moves (J, r), by ascents from the best share of the moves without a cost."""
         freely = self.frame.spread * self.rises
         rays = RAY_SHARES[:, None] * freely[:, None]

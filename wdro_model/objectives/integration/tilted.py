@@ -212,11 +212,11 @@ class Tilted(SampledIntegration):
     def _search(self, samples: Array, most: int) -> Mixture:
         """Proposals with up to `most` modes for each sample."""
         target, frame = self._target(), self.frame
-        if self._knows_pieces(target):
+        if self._has_known_pieces(target):
             assert target.lines is not None
             variance = target.variance(samples, np.zeros((1, frame.dimension)))
             return piece_mixture(target.lines, frame, samples, variance, self.epsilon)
-        modes = find_modes(target, samples, most, target.summits)
+        modes = find_modes(target, samples, most, target.piece_modes)
         proposals, share = modes.mixture(), EFFORT.reference_share * modes.curved
         if len(samples) == self.joint.size:
             self._remember_modes(target.dual, proposals)
@@ -240,10 +240,10 @@ class Tilted(SampledIntegration):
             x=x,
             dual=dual,
             lines=self._lines_at(x),
-            places=(*self._audit.places, *(seen if self.recalls else ())),
+            known_modes=(*self._audit.places, *(seen if self.recalls else ())),
         )
 
-    def _knows_pieces(self, target: Tilt) -> bool:
+    def _has_known_pieces(self, target: Tilt) -> bool:
         """True if the components are known without a search."""
         return bool(self.pieces) and target.quadratic and not target.walled
 
@@ -298,11 +298,11 @@ class Tilted(SampledIntegration):
         rows = spaced_indices(self.joint.size, EFFORT.audited_samples)
         self.refresh(x, dual)
         target = self._target()
-        if self._knows_pieces(target) or not target.dimension:
+        if self._has_known_pieces(target) or not target.dimension:
             return diagnostics
         generator = AUDIT_STREAM.generator(self._audit.count)
         reference = reference_of(self.frame, rows)
-        missed = search_missed(self.proposals(rows), target, rows, reference, generator)
+        missed = search_missed_modes(self.proposals(rows), target, rows, reference, generator)
         self._audit.count += 1
         self._audit.places += list(missed.places)
         higher = float(self.joint.shares_of(rows).total(missed.log_mass))
@@ -361,7 +361,7 @@ AUDIT = AuditLimits()
 
 
 @dataclass(frozen=True)
-class Missed:
+class MissedMass:
     """The mass that a mixture does not cover."""
 
     log_mass: Array
@@ -375,13 +375,13 @@ def log_mean_exp(logs: Array) -> Array:
     return np.logaddexp.reduce(logs, axis=1) - np.log(logs.shape[1])
 
 
-def search_missed(
+def search_missed_modes(
     known: Mixture,
     target: Tilt,
     owners: Array,
     reference: Component,
     generator: np.random.Generator,
-) -> Missed:
+) -> MissedMass:
     """Search from random places for mass that the mixtures of these samples do not cover."""
     size, r, bounds, rows = (
         len(owners),
@@ -444,7 +444,7 @@ def search_missed(
     scale = 1 + np.divide(unseen, distinct, out=np.zeros(size), where=distinct > 0)
     places.sort(key=lambda item: -item[0])
     largest = np.array([place for _, place in places[: AUDIT.most_places]]).reshape(-1, r)
-    return Missed(np.log1p(extra * scale), largest)
+    return MissedMass(np.log1p(extra * scale), largest)
 
 
 # ------------------------------
