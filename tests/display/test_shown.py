@@ -48,7 +48,7 @@ def shown():
         "difference": report.advantage().differences[0],
         "selection": wdro.select_radius(problem, [0, 0.1, 1], folds=3, progress=False),
         "path": problem.path([0, 0.1, 1], test={DAYS: rng.normal(size=(50, 40))}),
-        "stage": problem.path([0.1]).stages[0],
+        "decision of a path": problem.path([0.1]).methods[0],
         "worst case": problem.worst_case(),
         "smoothed worst case": trees.worst_case(),
         "smoothed": trees.solution,
@@ -63,7 +63,15 @@ def shown():
 
 SHORT = (
     *("problem", "solution", "explanation", "report", "judged", "advantage", "difference"),
-    *("selection", "path", "stage", "worst case", "smoothed worst case", "smoothed", "trace"),
+    *(
+        "selection",
+        "path",
+        "decision of a path",
+        "worst case",
+        "smoothed worst case",
+        "smoothed",
+        "trace",
+    ),
     *("rounded", "statistics", "ball", "norm", "mahalanobis"),
 )
 TABLES = (

@@ -289,6 +289,6 @@ def test_statistics_of_a_path_are_those_of_its_losses_whenever_they_are_asked_fo
     for found in (path, stored):
         assert found.means("training") == pytest.approx([losses.mean() for losses in expected])
         assert found.means("test") == pytest.approx([3.5, 3.5])
-        first = found.stages[0]
+        first = found.methods[0]
         assert first.statistics("training").median == pytest.approx(np.median(expected[0]))
         assert list(first.losses) == ["training", "test"]

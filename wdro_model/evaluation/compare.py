@@ -143,7 +143,7 @@ def compare(
             first.add_note(str(other))
         raise first
     given = {"methods": labelled, "test": sets or None, "rounded": rounded, "warm": warm, **options}
-    return Report(tuple(entries), (TRAINING, *sets), problem, given)
+    return Report(tuple(entries), (TRAINING, *sets), problem=problem, arguments=given)
 
 
 def judge(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wdro_model.display.tables import Column, Tabular, brief, counted, frame, listed, write_text
+from wdro_model.display.tables import Column, brief, counted, frame, listed, write_text
 from wdro_model.evaluation.attempts import (
     FAILED,
     Failure,
@@ -22,7 +22,7 @@ from wdro_model.evaluation.attempts import (
     was_interrupted,
 )
 from wdro_model.evaluation.explorer import Explorer, coordinate_names, meanings, page, sorting
-from wdro_model.evaluation.report import Judged, Refused
+from wdro_model.evaluation.report import DecisionTable, Judged, Refused
 from wdro_model.evaluation.statistics import TRAINING, LossStatistics, outcomes_by_set
 from wdro_model.loss.batched import Layout
 from wdro_model.solve.certify import Solution
@@ -40,7 +40,7 @@ SET_COLUMNS = {
 
 
 @dataclass(frozen=True)
-class RadiusPath(Tabular):
+class RadiusPath(DecisionTable):
     """Decisions along increasing radii: prints as a table; `plot()` shows how they change.
 
     Examples
@@ -50,55 +50,31 @@ class RadiusPath(Tabular):
     array([  0.,   1., 100.])
     """
 
-    stages: tuple[Judged | Refused, ...]
-    """The solves at the radii, each with the losses of its decision, or the reason of a failure."""
     decisions: np.ndarray = field(compare=False)
     """The flat decisions as rows, (K, n); NaN where the solver failed."""
     coordinates: tuple[str, ...]
     """The names of the n coordinates of a decision."""
     asked: tuple[float, ...]
-    """The requested radii; after an interrupt there are fewer stages."""
-    scenario_sets: tuple[str, ...]
-    """The names of the scenario sets, "training" first."""
-    problem: Problem | None = field(default=None, compare=False)
-    """The problem of the decisions; it is not pickled."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "problem": None}
+    """The requested radii; after an interrupt fewer of them have an entry."""
 
     def __repr__(self) -> str:
         ends = f"radius {self.asked[0]:.6g} to {self.radii[-1]:.6g}"
-        return brief(self, f"{counted(len(self.stages), 'solve')}, {ends}, {self.method}")
+        return brief(self, f"{counted(len(self.entries), 'solve')}, {ends}, {self.method}")
 
     @property
     def radii(self) -> np.ndarray:
         """The radii in increasing order, (K,)."""
-        return np.array([stage.radius for stage in self.stages])
-
-    @property
-    def judged(self) -> tuple[Judged, ...]:
-        """The stages that have a decision."""
-        return tuple(stage for stage in self.stages if isinstance(stage, Judged))
+        return np.array([entry.radius for entry in self.entries])
 
     @property
     def solutions(self) -> tuple[Solution | None, ...]:
         """The solutions at the radii; None where the solver failed."""
-        return tuple(s.solution if isinstance(s, Judged) else None for s in self.stages)
+        return tuple(e.solution if isinstance(e, Judged) else None for e in self.entries)
 
     @property
     def method(self) -> str:
         """The method of the solves: that of the largest radius, as radius 0 is ERM."""
-        return self.judged[-1].solution.method
-
-    @property
-    def maximise(self) -> bool:
-        """Whether the objective is maximised: losses are then its values."""
-        return any(judged.maximise for judged in self.judged)
-
-    @property
-    def has_risk(self) -> bool:
-        """Whether the objective has a CVaR, so that it is judged by more than the mean."""
-        return any(judged.has_risk for judged in self.judged)
+        return self.methods[-1].solution.method
 
     @property
     def values(self) -> np.ndarray:
@@ -127,7 +103,7 @@ class RadiusPath(Tabular):
     @property
     def interrupted(self) -> bool:
         """Whether Ctrl-C ended the path before its last radius."""
-        return len(self.stages) < len(self.asked)
+        return len(self.entries) < len(self.asked)
 
     @property
     def training(self) -> tuple[LossStatistics | None, ...]:
@@ -139,7 +115,7 @@ class RadiusPath(Tabular):
         if scenarios not in self.scenario_sets:
             raise KeyError(f"{scenarios!r} is not in the path; it has {list(self.scenario_sets)}.")
         return tuple(
-            s.statistics(scenarios) if isinstance(s, Judged) else None for s in self.stages
+            e.statistics(scenarios) if isinstance(e, Judged) else None for e in self.entries
         )
 
     def means(self, scenarios: str) -> np.ndarray:
@@ -168,12 +144,12 @@ class RadiusPath(Tabular):
         """A row for each radius."""
         keys = [*(["risk"] if self.has_risk else []), "mean", "standard_error", "cvar95"]
         rows: list[dict[str, Any]] = []
-        for stage, solution, status in zip(self.stages, self.solutions, self.statuses):
-            row: dict[str, Any] = {"radius": stage.radius}
+        for entry, solution, status in zip(self.entries, self.solutions, self.statuses):
+            row: dict[str, Any] = {"radius": entry.radius}
             for key in ("value", "robust_value"):
                 row[key] = getattr(solution, key, None)
             for name in self.scenario_sets:
-                numbers = stage.statistics(name).row() if isinstance(stage, Judged) else {}
+                numbers = entry.statistics(name).row() if isinstance(entry, Judged) else {}
                 row |= {f"{name} {key}": numbers.get(key) for key in keys}
             for key in ("iterations", "seconds"):
                 row[key] = getattr(solution, key, None)
@@ -184,17 +160,13 @@ class RadiusPath(Tabular):
         """Sentences below the table: failures, and an interrupt."""
         labels = radius_labels(self.asked)
         texts = dict(zip(self.asked, labels))
-        failed = [stage for stage in self.stages if isinstance(stage, Refused)]
-        messages = [f"radius {texts[stage.radius]}: {stage.message}" for stage in failed]
+        messages = [f"radius {texts[entry.radius]}: {entry.message}" for entry in self.refused]
         if self.interrupted:
             messages.append(
-                f"interrupted from the keyboard at radius {labels[len(self.stages)]}: "
-                f"{len(self.stages)} of {len(self.asked)} radii are finished."
+                f"interrupted from the keyboard at radius {labels[len(self.entries)]}: "
+                f"{len(self.entries)} of {len(self.asked)} radii are finished."
             )
         return messages
-
-    def _footnotes(self) -> list[str]:
-        return self.messages()
 
     def to_frame(self, decisions: bool = False) -> Any:
         """A pandas DataFrame, a row for each radius; with a column for each coordinate if asked."""
@@ -235,7 +207,7 @@ class RadiusPath(Tabular):
                 "the page of a path needs its problem, which is not kept in files; call "
                 "problem.path(radii) again."
             )
-        explorer = Explorer(self.problem, self.judged, self.scenario_sets, self.problem.radius)
+        explorer = Explorer(self.problem, self.methods, self.scenario_sets, self.problem.radius)
         sections = {
             "Over the radius": explorer.html(),
             "All radii": sorting(self.html()),
@@ -287,14 +259,15 @@ def radius_path(
                 raise
     layout = Layout(problem.variables())
     final = [answer for _, answer in answers if isinstance(answer, Solution)][-1]
-    stages: list[Judged | Refused] = []
+    entries: list[Judged | Refused] = []
     decisions = np.full((len(answers), layout.dimension), np.nan)
     for k, (radius, answer) in enumerate(answers):
         name = f"radius {radius:.6g}"
         if isinstance(answer, Failure):
-            stages.append(Refused(name, answer.message, answer.status, radius))
+            entries.append(Refused(name, answer.message, answer.status, radius))
             continue
         outcomes = outcomes_by_set(problem._model, answer.everything, sets)
-        stages.append(Judged(name, answer, outcomes, radius, answer.value, final.method))
+        entries.append(Judged(name, answer, outcomes, radius, answer.value, final.method))
         decisions[k] = layout.join(answer.decision)
-    return RadiusPath(tuple(stages), decisions, names, values, (TRAINING, *sets), problem)
+    all_sets = (TRAINING, *sets)
+    return RadiusPath(tuple(entries), all_sets, decisions, names, values, problem=problem)

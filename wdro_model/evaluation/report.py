@@ -213,7 +213,49 @@ class Refused:
 
 
 @dataclass(frozen=True)
-class Report(Tabular):
+class DecisionTable(Tabular):
+    """Decisions of several solves, all judged on the same sets of scenarios."""
+
+    entries: tuple[Judged | Refused, ...]
+    """The solves in their order."""
+    scenario_sets: tuple[str, ...]
+    """The names of the scenario sets, "training" first."""
+    problem: Problem | None = field(default=None, compare=False, kw_only=True)
+    """The problem of the decisions; it is not pickled."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "problem": None}
+
+    @property
+    def methods(self) -> tuple[Judged, ...]:
+        """The solves that gave a decision."""
+        return tuple(entry for entry in self.entries if isinstance(entry, Judged))
+
+    @property
+    def refused(self) -> tuple[Refused, ...]:
+        """The solves that gave none, each with its message."""
+        return tuple(entry for entry in self.entries if isinstance(entry, Refused))
+
+    @property
+    def maximise(self) -> bool:
+        """Whether the objective is maximised: `losses` are then its values."""
+        return any(judged.maximise for judged in self.methods)
+
+    @property
+    def has_risk(self) -> bool:
+        """Whether the objective has a CVaR, so that it is judged by more than the mean."""
+        return any(judged.has_risk for judged in self.methods)
+
+    def messages(self) -> list[str]:
+        """The sentences below the table."""
+        raise NotImplementedError
+
+    def _footnotes(self) -> list[str]:
+        return self.messages()
+
+
+@dataclass(frozen=True)
+class Report(DecisionTable):
     """The result of `compare`: prints as a table; `plot()` and `to_html()` show more.
 
     Examples
@@ -230,32 +272,16 @@ class Report(Tabular):
     >>> figure = report.plot()                              # or report.plot("losses.png")
     """
 
-    entries: tuple[Judged | Refused, ...]
-    """In the order of the methods."""
-    scenario_sets: tuple[str, ...]
-    """The names of the scenario sets, "training" first."""
-    problem: Problem | None = field(default=None, compare=False)
-    """The problem that was compared, for further radii; it is not pickled."""
-    arguments: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    """The other arguments of the comparison; not pickled."""
+    arguments: Mapping[str, Any] = field(default_factory=dict, compare=False, kw_only=True)
+    """The arguments of the comparison but for the problem; they are not pickled."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "arguments": {}}
 
     @property
     def columns(self) -> tuple[Column, ...]:
         """The columns; the risk has one only where it is not the mean."""
-        return report_columns("risk" if any(j.has_risk for j in self.methods) else "mean")
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "problem": None, "arguments": {}}
-
-    @property
-    def methods(self) -> tuple[Judged, ...]:
-        """The methods that gave a decision."""
-        return tuple(entry for entry in self.entries if isinstance(entry, Judged))
-
-    @property
-    def refused(self) -> tuple[Refused, ...]:
-        """The methods that gave none, each with its message."""
-        return tuple(entry for entry in self.entries if isinstance(entry, Refused))
+        return report_columns("risk" if self.has_risk else "mean")
 
     def __getitem__(self, name: str) -> Judged:
         for entry in self.entries:
@@ -264,11 +290,6 @@ class Report(Tabular):
             if entry.name == name and isinstance(entry, Judged):
                 return entry
         raise KeyError(f"{name!r} is not in the report; it has {[e.name for e in self.entries]}.")
-
-    @property
-    def maximise(self) -> bool:
-        """Whether the objective is maximised: `losses` are then its values."""
-        return any(judged.maximise for judged in self.methods)
 
     def __repr__(self) -> str:
         names, sets = words(entry.name for entry in self.entries), words(self.scenario_sets)
@@ -439,9 +460,6 @@ class Report(Tabular):
                 "and mean - promise is turned, positive where the method promised too much."
             )
         return texts
-
-    def _footnotes(self) -> list[str]:
-        return self.messages()
 
     def _printed_columns(self) -> list[Column]:
         return [column for column in self.columns if column.key in PRINTED_COLUMNS]
