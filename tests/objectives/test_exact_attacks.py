@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import cvxpy as cp
 import numpy as np
 import pytest
 
 import wdro_model as wdro
+from tests.references.pairwise import pairwise
 from wdro_model.errors import NoReformulationError, UnboundedError
 
 SIMPLEX = (np.array([[1.0, 1.0], [-1.0, 0.0], [0.0, -1.0]]), np.array([1.0, 0.0, 0.0]))
@@ -32,9 +35,10 @@ def largest_first_coordinate(cost, radius, polyhedron):
     )
 
 
-@pytest.mark.parametrize("polyhedron", [True, False])
-@pytest.mark.parametrize("cost", ["squared", "mahalanobis", "norm1"])
-@pytest.mark.parametrize("radius", [0.05, 0.3])
+@pytest.mark.parametrize(
+    ("cost", "polyhedron", "radius"),
+    pairwise(product(("squared", "mahalanobis", "norm1"), (True, False), (0.05, 0.3))),
+)
 def test_coordinates_that_the_loss_does_not_see_move_with_those_it_does(cost, polyhedron, radius):
     metric = {
         "squared": None,
@@ -171,13 +175,18 @@ def test_multiples_of_a_quadratic_form_keep_their_certificate(rng):
         assert double.status == "optimal"
 
 
-@pytest.mark.parametrize("support", [wdro.supports.Everywhere(), wdro.supports.Nonnegative()])
 @pytest.mark.parametrize(
-    ("cost", "expected"),
-    [(wdro.costs.Norm(1), 0.5), (wdro.costs.Norm(2), 0.5**0.5), (None, 0.5**0.5)],
+    ("norm", "support", "radius"),
+    pairwise(
+        product(
+            (1, 2, None),
+            (wdro.supports.Everywhere(), wdro.supports.Nonnegative()),
+            (1e10, 1e20),
+        )
+    ),
 )
-@pytest.mark.parametrize("radius", [1e10, 1e20])
-def test_huge_radii_leave_the_lipschitz_constant(support, cost, expected, radius):
+def test_huge_radii_leave_the_lipschitz_constant(norm, support, radius):
+    cost, expected = norm and wdro.costs.Norm(norm), 0.5 if norm == 1 else 0.5**0.5
     data = np.random.default_rng(5).uniform(0, 1, size=(6, 2))
     z, x = wdro.UncertainParameter(2, samples=data, support=support), cp.Variable(2, nonneg=True)
     loss = cp.maximum(z @ x, 1 - z @ x)
@@ -202,9 +211,16 @@ OUTGROWING = {
 
 
 @pytest.mark.filterwarnings("ignore::wdro_model.errors.ConvexityWarning")
-@pytest.mark.parametrize("support", [None, wdro.supports.Nonnegative()])
-@pytest.mark.parametrize("cost", [wdro.costs.Norm(1), wdro.costs.Norm(2)])
-@pytest.mark.parametrize("loss", OUTGROWING)
+@pytest.mark.parametrize(
+    ("loss", "cost", "support"),
+    pairwise(
+        product(
+            OUTGROWING,
+            (wdro.costs.Norm(1), wdro.costs.Norm(2)),
+            (None, wdro.supports.Nonnegative()),
+        )
+    ),
+)
 def test_a_loss_that_outgrows_a_norm_is_refused(loss, cost, support):
     """Nearly all mass stays, a share delta goes as far as radius / delta: the mean has no bound."""
     data = np.random.default_rng(5).uniform(0, 1, size=(6, 2))

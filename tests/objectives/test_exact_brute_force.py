@@ -8,6 +8,7 @@ import pytest
 
 from tests.references.exact_cases import case
 from tests.references.inner_maximum import steepest_rate, worst_risk
+from tests.references.pairwise import pairwise
 from tests.references.transport import grid, largest_expectation
 from wdro_model.objectives import exact
 from wdro_model.solve.true_risk import known_robust_value
@@ -15,7 +16,7 @@ from wdro_model.solve.true_risk import known_robust_value
 QUADRATIC = ("squared", "weighted", "mahalanobis")
 NORMS = ("norm1", "norm2", "norminf", "weighted2")
 PIECEWISE = ("affine", "cvar", "separate", "absolute", "certain piece", "products")
-CASES = [
+CROSSED = [
     *((loss, cost, "plane") for loss in (*PIECEWISE, "square") for cost in QUADRATIC),
     *((loss, cost, "plane") for loss in (*PIECEWISE, "logistic", "huber") for cost in NORMS),
     *(
@@ -24,6 +25,14 @@ CASES = [
         for cost in ("squared", "mahalanobis", "norm1", "norm2", "norminf", "weighted1")
         for support in ("box", "triangle")
     ),
+]
+KIND = {**dict.fromkeys(QUADRATIC, "quadratic"), **dict.fromkeys((*NORMS, "weighted1"), "norm")}
+# With the kind of cost on each support, every counterpart meets every loss.
+CASES = [
+    (loss, cost, support)
+    for loss, cost, support, _ in pairwise(
+        (loss, cost, support, f"{KIND[cost]}, {support}") for loss, cost, support in CROSSED
+    )
 ]
 RADIUS = {"squared": 0.3, "weighted": 0.3, "mahalanobis": 0.3}
 

@@ -1,4 +1,4 @@
-"""Which exact counterpart is found, what it refuses, and how it behaves in the radius."""
+"""The table of exact counterparts: which one is found, and what is refused."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import warnings
 import cvxpy as cp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import wdro_model as wdro
-from tests.references.exact_cases import LOSSES, case
+from tests.references.exact_cases import case
 from wdro_model.errors import NoReformulationError
 from wdro_model.solve.true_risk import known_robust_value
 
@@ -31,26 +29,6 @@ def test_radius_zero_is_erm(loss, cost, support):
     assert some.problem.solve(method="exact") == pytest.approx(
         some.problem.solve(method="erm"), rel=1e-7, abs=1e-7
     )
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    st.sampled_from(SOME),
-    st.floats(1e-6, 10.0),
-    st.floats(1.0, 10.0),
-    st.integers(0, 20),
-)
-def test_value_grows_with_the_radius_and_is_concave_in_it(which, radius, factor, seed):
-    some = case(*which, radius, seed)
-    values = [
-        known_robust_value(some.problem.with_radius(r)._model, some.flat)
-        for r in (radius, radius * (1 + factor) / 2, radius * factor)
-    ]
-    slack = 1e-7 * (1 + abs(values[2]))
-    assert some.losses(some.rows).mean() <= values[0] + slack
-    assert values[0] <= values[1] + slack
-    assert values[1] <= values[2] + slack
-    assert values[1] >= (values[0] + values[2]) / 2 - slack
 
 
 @pytest.mark.parametrize(("loss", "cost", "support"), SOME)
@@ -239,20 +217,3 @@ def test_variables_keep_their_values_when_a_decision_is_evaluated():
     some = case("cvar", "norm2", "box", 0.2)
     known_robust_value(some.model, some.flat)
     assert all(v.value is None for v in some.problem.variables())
-
-
-@pytest.mark.parametrize("loss", sorted(LOSSES))
-def test_duplicate_samples_change_nothing(loss):
-    cost = "norm2" if loss in ("logistic", "huber") else "squared"
-    some = case(loss, cost, "plane", 0.3)
-    twice = wdro.UncertainParameter(2, samples=np.repeat(some.rows, 2, axis=0))
-    x, t = cp.Variable(2), cp.Variable()
-    other = wdro.Problem(
-        cp.Minimize(LOSSES[loss][0](x, t, twice)),
-        [cp.abs(x) <= 2, cp.abs(t) <= 2],
-        ambiguity=some.problem.ambiguity,
-    )
-    flat = other._model.feasible.layout.join({x: some.x, t: some.t})
-    assert known_robust_value(other._model, flat) == pytest.approx(
-        known_robust_value(some.model, some.flat), rel=1e-9
-    )

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import wdro_model as wdro
+from tests.references.pairwise import pairwise
 from wdro_model.evaluation.worst_case import worst_case
 from wdro_model.objectives import exact
 from wdro_model.objectives.exact.decomposition import decompose
@@ -80,7 +81,7 @@ SUPPORTS = {
         [-3.0, -np.inf, -3.0, -np.inf, -1.0], [np.inf, 3.0, 3.0, np.inf, 1.0]
     ),
 }
-CASES = [
+CASES = pairwise(
     (loss, ball, support)
     for loss in LOSSES
     for ball, support in [
@@ -93,7 +94,7 @@ CASES = [
         ("norm1", "box"),
         ("norm1", "half bounded"),
     ]
-]
+)
 
 
 def built(write, ball, support):

@@ -337,7 +337,6 @@ class RobustModel(Model):
 
     Examples
     --------
-    >>> import cvxpy as cp, wdro_model as wdro
     >>> from wdro_model.counterparts import Counterpart, RobustModel
     >>> class Reader(Counterpart):
     ...     formula = "none"
@@ -347,11 +346,9 @@ class RobustModel(Model):
     ...         return None
     >>> wdro.register_counterpart("reader", Reader) is Reader
     True
-    >>> x = cp.Variable(2, nonneg=True)
-    >>> gain = wdro.UncertainParameter(2, samples=[[1.0, 2.0], [2.0, 1.0]])
-    >>> loss, ball = cp.Minimize(cp.exp(-gain @ x)), wdro.WassersteinBall(0.1)
+    >>> loss = cp.Minimize(cp.exp(-price @ x))
     >>> try:
-    ...     wdro.Problem(loss, [cp.sum(x) == 1], ambiguity=ball).solve(method="exact")
+    ...     wdro.Problem(loss, [cp.sum(x) == 1], ball).solve(method="exact")
     ... except wdro.NoReformulationError as error:
     ...     print("2 samples, 2 numbers in each" in error.reason)
     True

@@ -88,9 +88,8 @@ class Program:
 
     Examples
     --------
-    >>> import cvxpy as cp
     >>> from wdro_model.counterparts import Program
-    >>> x, bound = cp.Variable(2), cp.Variable()
+    >>> bound = cp.Variable()
     >>> program = Program(bound, (cp.abs(x) <= bound,))
     >>> Program.if_convex(cp.sqrt(bound)) is None                 # not convex
     True

@@ -24,12 +24,10 @@ from wdro_model.objectives.exact.counterpart import (
     Extremal,
     build_in,
     counterpart,
-    counterparts,
     has_counterpart,
     objective_by,
     program_by,
     program_of,
-    refusal_of,
     register_counterpart,
 )
 from wdro_model.objectives.exact.least_squares_loss import LeastSquaresLoss
@@ -46,12 +44,10 @@ __all__ = [
     "Extremal",
     "Program",
     "counterpart",
-    "counterparts",
     "has_counterpart",
     "objective_by",
     "program_by",
     "program_of",
-    "refusal_of",
     "register_counterpart",
 ]
 

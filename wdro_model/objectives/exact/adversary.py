@@ -66,8 +66,6 @@ class Tolerances:
     """Lengths that are tried, where the end of a long move is outside by rounding."""
     turned: float = 1e-2
     """Sine of the angle by which rounding may turn a move without end out of the support."""
-    sweeps: int = 100
-    """Projections onto single rows of the support, before moves are projected exactly."""
     outside: float = 1e-12
     """Distance by which a move may end outside of the support, relative to the slacks."""
     ray_outside: float = 1e-16
@@ -457,25 +455,11 @@ class _Transport:
         return [np.maximum(part * far, whole)[:, None] * rays for part in TOLERANCES.shorter]
 
     def _projected(self, moves: Array, slack: Array, outside: float = TOLERANCES.outside) -> Array:
-        """The moves, projected where rounding takes them out of the support by more than `outside`.
-
-        First row by row of the support, the worst first; moves that this does not bring inside are
-        projected exactly.
-        """
-        rows, moves = self.support, moves.copy()
-        if not len(rows):
-            return moves
-        lengths = np.maximum(np.einsum("ri,ri->r", rows, rows), 1e-300)
+        """The moves, projected where rounding takes them too far out of the support."""
+        moves = moves.copy()
         outside = outside * (1.0 + np.abs(slack).max(initial=0.0))
-        for _ in range(TOLERANCES.sweeps):
-            excess = moves @ rows.T - slack
-            worst = np.argmax(excess, axis=1)
-            amount = np.take_along_axis(excess, worst[:, None], axis=1)[:, 0]
-            if np.all(amount <= outside):
-                return moves
-            moves -= (np.maximum(amount, 0.0) / lengths[worst])[:, None] * rows[worst]
-        for k in np.flatnonzero(np.any(moves @ rows.T - slack > outside, axis=1)):
-            moves[k] = project(moves[k], rows, slack[k])
+        for k in np.flatnonzero(np.any(moves @ self.support.T - slack > outside, axis=1)):
+            moves[k] = project(moves[k], self.support, slack[k])
         return moves
 
 

@@ -26,11 +26,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from scipy.optimize import brentq
 
 from wdro_model.errors import UnknownToCost
 from wdro_model.loss.expressions import substitute
-from wdro_model.loss.polynomial import affine_parts
+from wdro_model.loss.polynomial import affine_parts, dependence
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.empirical import Program, flat_slope
 from wdro_model.objectives.exact.counterpart import (
@@ -43,6 +44,7 @@ from wdro_model.objectives.exact.counterpart import (
     unmoved,
 )
 from wdro_model.objectives.exact.max_affine import MaxAffineOnBox
+from wdro_model.objectives.exact.maxima import write_piece
 from wdro_model.solvers.objective import Array, Point
 from wdro_model.solvers.parametric import BottleneckRisk, ChoiceRisk
 
@@ -51,10 +53,6 @@ CHUNK_ENTRIES = 2**22
 MOST_ENTRIES = 50_000
 """Entries N d of the data up to which a conic program is written on a box; beyond, Frank-Wolfe,
 whose steps need no multipliers, is faster."""
-ZERO_CHANGE = 1e-9
-"""Change of a slope that counts as none, relative to the largest slope."""
-SLOPE_CHECKS = 6
-"""Decisions at which slopes are compared with those that see one coordinate each."""
 
 
 @dataclass(frozen=True)
@@ -288,30 +286,16 @@ def _dual_norm(
 def slopes_at_choices(model: RobustModel) -> tuple[Array, Array, Array] | None:
     """For each entry of B(x) the coordinate that it sees (-1 for none), and its values at 0 and 1.
 
-    The coordinate is read off in binary, from B at the points whose entries are the binary digits
-    of their positions. Random decisions give away an entry that sees more than one.
+    None where B is not affine, or an entry sees several coordinates.
     """
-    size, mean = model.loss.dimension, model.mean_row
-
-    def slope(x: Array) -> Array:
-        return np.asarray(model.loss(x, mean)[1].in_data(np.ones(1))[0], dtype=float)
-
-    at_zero, at_one = slope(np.zeros(size)), slope(np.ones(size))
-    change = at_one - at_zero
-    zero = ZERO_CHANGE * max(float(np.abs(at_one).max(initial=0.0)), 1e-300)
-    moving = np.abs(change) > zero
-    seen, positions = np.zeros(change.size, dtype=np.int64), np.arange(size)
-    for digit in range(max(1, int(size - 1).bit_length())):
-        bits = (positions >> digit) & 1
-        on = np.abs(slope(bits.astype(float)) - at_zero) > 0.5 * np.abs(change)
-        seen |= on.astype(np.int64) << digit
-    seen = np.where(moving, seen, -1)
-    if seen.max(initial=-1) >= size:
+    piece, layout = write_piece(model, model.expression), model.feasible.layout
+    pattern = sp.csr_array(dependence(piece.direction, layout.slices, layout.dimension))
+    counts = np.diff(pattern.indptr)
+    if not piece.direction.is_affine() or np.any(counts > 1):
         return None
-    rng = np.random.default_rng(0)
-    for k in range(SLOPE_CHECKS):
-        x = rng.uniform(size=size) if k % 2 else rng.integers(0, 2, size).astype(float)
-        expected = at_zero + np.where(moving, change * x[np.maximum(seen, 0)], 0.0)
-        if np.abs(slope(x) - expected).max(initial=0.0) > 10 * zero:
-            return None
+    seen = np.full(len(counts), -1)
+    seen[counts == 1] = pattern.indices
+    at_zero, at_one = (
+        piece.evaluate(model, np.full(layout.dimension, value))[1] for value in (0.0, 1.0)
+    )
     return seen, at_zero, at_one

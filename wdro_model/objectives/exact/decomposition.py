@@ -176,8 +176,8 @@ def decompose(
         index = np.flatnonzero(np.ravel(owners) == k)
         values = model.joint.split(model.rows[index[:1]])
         fixed = substitute(model.expression, {p: values[p][0] for p in held})
-        found, rest = search(fixed)
-        maxima = tuple(replace(some, index=index) for some in found)
+        maxima, rest = search(fixed)
+        maxima = tuple(replace(some, index=index) for some in maxima)
         groups.append(Group(index, maxima, rest, tuple(held)))
     return tuple(groups)
 
@@ -302,10 +302,10 @@ class _Decomposition:
         """The sum of vectors of maxima that see the same coordinates in the same order."""
         choices = []
         for part in parts:
-            found = entry_pieces(part, self.degrees)
-            if found is None or found[0] < 0:
+            signed = entry_pieces(part, self.degrees)
+            if signed is None or signed[0] < 0:
                 return None
-            choices.append(found[1])
+            choices.append(signed[1])
         if prod(len(choice) for choice in choices) > LIMITS.pieces:
             return None
         sums = [sum(rest, first) for first, *rest in product(*choices)]

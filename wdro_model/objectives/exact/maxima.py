@@ -174,9 +174,7 @@ class Maxima:
     """Mask (p,) of the coordinates that the worst case moves; m > 1 maxima move all of theirs."""
 
     @classmethod
-    def of_pieces(
-        cls, pieces: Sequence[Piece], moving: Array, index: Array | None = None
-    ) -> Maxima:
+    def of_pieces(cls, pieces: Sequence[Piece], moving: Array) -> Maxima:
         """A single maximum; moving: mask (d,) of the coordinates that the worst case moves."""
         own = np.flatnonzero(moving | np.any([piece.seen for piece in pieces], axis=0))
         steep = {id(piece.direction): piece.direction for piece in pieces if not piece.is_flat}
@@ -184,7 +182,7 @@ class Maxima:
         whole = len(own) == len(moving)
         directions = tuple(b if whole else b[own] for b in steep.values())
         return cls(
-            index,
+            None,
             own[None],
             tuple(piece.constant for piece in pieces),
             directions or (cp.Constant(np.zeros(len(own))),),
@@ -255,14 +253,14 @@ class Maxima:
         return slopes
 
     def longest_directions(self) -> list[tuple[Array, float, Any]]:
-        """(its pieces, the longest scale, that times the direction) for each direction."""
-        found = []
+        """For each direction its pieces, their longest scale, and the longest slope (m p,)."""
+        longest = []
         for k, direction in enumerate(self.directions):
             own = np.flatnonzero((self.owners == k) & (self.scales != 0))
             if len(own):
                 scale = float(np.abs(self.scales[own]).max())
-                found.append((own, scale, direction if scale == 1.0 else scale * direction))
-        return found
+                longest.append((own, scale, direction if scale == 1.0 else scale * direction))
+        return longest
 
     def cost_on(self, cost: BoundCost, slope: Any) -> tuple[BoundCost, Any]:
         """For m = 1: the cost of moves of the coordinates that move, and a slope (p,) on these."""
