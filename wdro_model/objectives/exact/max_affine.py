@@ -228,19 +228,25 @@ class MaxAffineOnPolyhedron(PiecewiseCounterpart):
         return dual_program(model, all_maxima(groups), values_on_polyhedron, certain)
 
     def value(self, model: RobustModel, x: Array) -> float:
-        """The same program with the decision held fixed, the loss in units of what it is there."""
+        """The mean loss, and what the ball adds by the program with the decision held fixed.
+
+        The addition alone is in the program, in units of its size: the mean may be far larger.
+        """
         groups = self.groups(model)
-        unit, certain = typical_size(model, groups, x), model.loss.values(x, model.rows)
-        rest, fixed = float(model.shares.total(certain)), []
-        for maxima in all_maxima(groups):
-            numbers = maxima.evaluate(model, x)
-            rest -= numbers.mean_of_largest(maxima.rows(model), maxima.shares(model))
-            fixed.append(maxima.with_numbers(numbers.divided_by(unit)))
-        program = dual_program(model, fixed, values_on_polyhedron, cp.Constant(0.0))
+        mean = float(model.shares.total(model.loss.values(x, model.rows)))
+        unit = typical_size(model, groups, x)
+
+        def additions(model: RobustModel, maxima: Maxima, rows: Array, dual: Any) -> Values:
+            values, constraints = values_on_polyhedron(model, maxima, rows, dual)
+            plain = np.max(np.broadcast_arrays(*(v.value for v in maxima.values(rows))), axis=0)
+            return [value - plain for value in values], constraints
+
+        fixed = [m.with_numbers(m.evaluate(model, x).divided_by(unit)) for m in all_maxima(groups)]
+        program = dual_program(model, fixed, additions, cp.Constant(0.0))
         assert program is not None
         problem = cp.Problem(cp.Minimize(program.expression), list(program.constraints))
         run_patiently(problem)
-        return rest + unit * float(problem.value)
+        return mean + unit * float(problem.value)
 
     def extremal(self, model: RobustModel, x: Array) -> Extremal:
         return solve_adversary(model, self.groups(model), x)
