@@ -628,7 +628,7 @@ def test_picture(data, radii, folds, tmp_path):
         ({"jobs": 0}, "jobs must be a nonzero integer.*got 0; -1 is one for each core"),
         ({"jobs": 1.5}, "got 1.5"),
         ({"jobs": True}, "got True"),
-        ({"seed": -1}, "seed must be between 0"),
+        ({"seed": -1}, "seed must be an integer from 0"),
         ({"seed": None}, "seed must be an integer"),
         ({"method": "exakt"}, "unknown method 'exakt'. Did you mean 'exact'"),
         ({"method": "erm"}, "method='erm' does not see the radius"),

@@ -10,7 +10,7 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from wdro_model.checks import number
+from wdro_model.checks import choice, flag, number, refuse, whole_number
 from wdro_model.errors import did_you_mean, unknown_name
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives import integration
@@ -95,16 +95,12 @@ class Options:
         if self.sigma is not None:
             check_sigma(self.sigma)
         for name in ("relax", "verbose", "progress"):
-            if not isinstance(getattr(self, name), (bool, np.bool_)):
-                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}.")
-        if self.integration is not None and self.integration not in STRATEGIES:
-            raise ValueError(unknown_name("integration", self.integration, STRATEGIES))
-        if self.dual is not None and self.dual not in DUALS:
-            raise ValueError(unknown_name("dual", self.dual, DUALS))
-        if isinstance(self.seed, bool) or not isinstance(self.seed, (int, np.integer)):
-            raise ValueError(f"seed must be an integer, got {self.seed!r}.")
-        if not 0 <= int(self.seed) < 2**63:
-            raise ValueError(f"seed must be between 0 and 2**63 - 1, got {self.seed}.")
+            flag(name, getattr(self, name))
+        if self.integration is not None:
+            choice("integration", self.integration, STRATEGIES)
+        if self.dual is not None:
+            choice("dual", self.dual, DUALS)
+        whole_number("seed", self.seed, low=0, high=2**63 - 1)
 
 
 def check_sigma(value: Any) -> None:
@@ -114,10 +110,8 @@ def check_sigma(value: Any) -> None:
     except (TypeError, ValueError):
         array = np.array(np.nan)
     if not np.all(np.isfinite(array) & (array > 0)):
-        raise ValueError(
-            "sigma must be a positive number, or an array of one for each coordinate of the data, "
-            f"got {value!r}."
-        )
+        kind = "a positive number, or an array of one for each coordinate of the data"
+        raise refuse("sigma", kind, value)
 
 
 def check_solver(solver: Any) -> Solver | None:
@@ -140,13 +134,9 @@ def check_time_limit(seconds: Any) -> float | None:
     """None or a positive number of seconds."""
     if seconds is None:
         return None
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float | np.number):
-        raise ValueError(f"time_limit must be a positive number of seconds, got {seconds!r}.")
-    if not seconds > 0:
-        raise ValueError(
-            f"time_limit must be a positive number of seconds, got {seconds!r}; "
-            "leave it out for none."
-        )
+    is_number = isinstance(seconds, int | float | np.number) and not isinstance(seconds, bool)
+    if not is_number or not seconds > 0:
+        raise refuse("time_limit", "a positive number of seconds", seconds, "leave it out for none")
     return float(seconds)
 
 
