@@ -1,8 +1,13 @@
 """The pipeline of a solve, in the order it runs.
 
-options (what is asked for), plan (what is minimised, by which solver), the passes rescale,
-parametrize and compile of a conic program, the run (conic, first_order, smoothed, integer or
-aggregated), certify (what is reported), explain (in words).
+options       the request, checked
+plan          the objective, the solver, and why; uncertain `constraints` are written as certain
+rescale       better units for a model and its program
+compile       parametrize a program for other data, and keep it for the next solve
+conic | first_order | smoothed | integer | aggregated
+              the run; `scales` prepares a smoothed objective, `notes` judges it
+certify       the solution that is reported, with its `true_risk`
+explain       the text of `Problem.explain()`
 """
 
 from collections.abc import Callable
@@ -29,4 +34,4 @@ STAGES: dict[str, Callable[[Any, Plan, Any, Options], Solution]] = {
     "integer": run_integer,
     "aggregation": run_aggregation,
 }
-"""What runs a plan: a function of the model, the plan, its solver and the options."""
+"""The run of each stage: a function of the model, the plan, its solver and the options."""

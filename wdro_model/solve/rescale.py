@@ -32,7 +32,7 @@ from wdro_model.solvers.objective import Array
 from wdro_model.solvers.warm_highs import WarmHighs
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter
-from wdro_model.uncertainty.supports import Box, Support
+from wdro_model.uncertainty.supports import Box
 
 SCALED_ROWS = Equality | Inequality | Zero
 """Constraints whose rows may be multiplied by positive numbers."""
@@ -53,7 +53,7 @@ class Tolerances:
     writes ordinary squared costs (radius 0.001) as numbers, compiled anew for each radius; with a
     higher one Clarabel fails on sums of CVaRs with radii of 1e-6."""
     distant_bound: float = 1e8
-    """Bounds of a support so many units away are left out: they would only loosen other rows."""
+    """Units beyond which bounds of a support are left out: they would only loosen other rows."""
     large_bound: float = 1e4
     """Bounds of a support from which the data is measured in a unit of its own."""
 
@@ -68,7 +68,7 @@ class Units:
     """Units of the decision and of the loss."""
 
     decision: Mapping[Any, float]
-    """By variable; variables that are left out keep their own unit."""
+    """The unit of each variable; variables that are left out keep their own."""
     loss: float
 
 
@@ -84,7 +84,7 @@ class Probe:
     x: Array
     """The decision, (n,)."""
     gradient: Array
-    """How fast the loss of a sample changes with each entry of the decision, (n,)."""
+    """The change of the loss of a sample with each entry of the decision, (n,)."""
 
 
 def probes(model: RobustModel) -> list[Probe]:
@@ -230,7 +230,7 @@ class RescaledRow:
     original: Any
     solved: Any
     factor: Any
-    """What its rows were multiplied by, a number or one for each."""
+    """The factor of its rows, a number or one for each."""
 
     def is_ordinary(self) -> bool:
         """Are its coefficients of order one, with the present values of its parameters?"""
@@ -271,9 +271,8 @@ class RescaledProgram:
         """Set the user's variables; return the user's duals, for an objective in `loss_unit`."""
         for variable, twin in self.twins.items():
             variable.save_value(None if twin.value is None else self.units[variable] * twin.value)
-        return self.duals(
-            loss_unit, [[d.value for d in r.solved.dual_variables] for r in self.rows]
-        )
+        values = [[d.value for d in row.solved.dual_variables] for row in self.rows]
+        return self.duals(loss_unit, values)
 
     def duals(self, loss_unit: float, values: Sequence[list[Any]]) -> Duals:
         """The user's duals, from dual values of the rescaled rows."""
@@ -298,17 +297,16 @@ def rescale_program(
     program: an expression and its constraints, whose variables stand for multiples of their units.
     constraints: in the variables' own units.
     """
-    objective, own = program.expression, list(program.constraints)
+    objective, others = program.expression, list(program.constraints)
     twins = {v: _rescaled_variable(v, size) for v, size in units.items()}
     multiples = {id(v): units[v] * twin for v, twin in twins.items()}
     if twins:
-        plain = {id(v): twin for v, twin in twins.items()}
-        objective, own = objective.tree_copy(plain), [c.tree_copy(plain) for c in own]
-    rows = tuple(
-        _rescaled_row(c, multiples) for c in constraints if not isinstance(c, bool | np.bool_)
-    )
-    problem = cp.Problem(cp.Minimize(objective), [*(row.solved for row in rows), *own])
-    return RescaledProgram(problem, units, twins, rows)
+        twins_by_id = {id(v): twin for v, twin in twins.items()}
+        objective = objective.tree_copy(twins_by_id)
+        others = [c.tree_copy(twins_by_id) for c in others]
+    rows = [_rescaled_row(c, multiples) for c in constraints if not isinstance(c, bool | np.bool_)]
+    problem = cp.Problem(cp.Minimize(objective), [*(row.solved for row in rows), *others])
+    return RescaledProgram(problem, units, twins, tuple(rows))
 
 
 def _rescaled_variable(variable: cp.Variable, unit: float) -> cp.Variable:
@@ -446,9 +444,13 @@ def _rescaled_parameters(
     """The uncertain parameters in their units; none if one has a support without other units."""
     twins = {}
     for p, unit in sizes.items():
-        support = _without_distant_bounds(p.support.scaled(1.0 / unit), p.shape)
+        support = p.support.scaled(1.0 / unit)
         if support is None:
             return {}
+        if isinstance(support, Box):
+            (lower, upper), far = support.bounds(p.shape), TOLERANCES.distant_bound
+            lower = np.where(lower < -far, -np.inf, lower)
+            support = Box(lower, np.where(upper > far, np.inf, upper))
         known = ("symmetric", "diag", "PSD", "NSD")
         attributes = {k: p.attributes[k] for k in known if declared(p).get(k) is not None}
         twins[p] = UncertainParameter(
@@ -500,15 +502,6 @@ def _has_extreme_numbers(model: RobustModel, sizes: dict[Any, float]) -> bool:
         return True
     bounds = np.concatenate([np.ravel(b) for b in model.joint.bounds or (np.zeros(0),)])
     return bool(np.any(np.isfinite(bounds) & (np.abs(bounds) > TOLERANCES.large_bound)))
-
-
-def _without_distant_bounds(support: Support | None, shape: tuple[int, ...]) -> Support | None:
-    """The support without bounds that are too far away to matter."""
-    if not isinstance(support, Box):
-        return support
-    lower, upper = support.bounds(shape)
-    far = TOLERANCES.distant_bound
-    return Box(np.where(lower < -far, -np.inf, lower), np.where(upper > far, np.inf, upper))
 
 
 def _cost_unit(model: RobustModel, loss: float) -> float:

@@ -77,13 +77,13 @@ def known_robust_value(model: RobustModel, x: Array) -> float | None:
 
 def robust_value(model: RobustModel, x: Array, counterpart: Counterpart) -> float:
     """The worst-case risk of a decision, by its counterpart, computed in the model's units."""
-    rescaled = _rescaled_if_by_sample(counterpart, model)
+    rescaled = rescale_for(counterpart, model)
     return rescaled.loss * float(counterpart.value(rescaled.model, x))
 
 
 def worst_distribution(model: RobustModel, x: Array, counterpart: Counterpart) -> Extremal:
     """A distribution of the ball that attains the worst-case risk of a decision."""
-    rescaled = _rescaled_if_by_sample(counterpart, model)
+    rescaled = rescale_for(counterpart, model)
     worst = counterpart.extremal(rescaled.model, x)
     dual = worst.dual * rescaled.loss / rescaled.cost
     return Extremal(worst.rows * rescaled.data, worst.weights, worst.source, dual)
@@ -92,18 +92,15 @@ def worst_distribution(model: RobustModel, x: Array, counterpart: Counterpart) -
 def rescale_for(
     counterpart: Counterpart, model: RobustModel, units: Units | None = None
 ) -> RescaledModel[RobustModel]:
-    """The model in units of its own, if its counterpart applies there as well."""
+    """The model in units of its own, if its counterpart applies there as well.
+
+    units: by default those of the model, where the counterpart holds every sample.
+    """
+    if units is None and not counterpart.writes_samples(model):
+        return RescaledModel.unchanged(model)
     rescaled = rescale_model(model, units)
     if rescaled.model is model or counterpart.refusal(rescaled.model) is None:
         return rescaled
-    return RescaledModel.unchanged(model)
-
-
-def _rescaled_if_by_sample(
-    counterpart: Counterpart, model: RobustModel
-) -> RescaledModel[RobustModel]:
-    if counterpart.writes_samples(model):
-        return rescale_for(counterpart, model)
     return RescaledModel.unchanged(model)
 
 
