@@ -38,6 +38,8 @@ def agrees(points, feasible, seed=0, rounds=2, exact=True):
     for _ in range(rounds):
         for kind, draw in DIRECTIONS.items():
             direction = draw(rng, feasible.dimension)
+            if feasible.nonnegative_directions:
+                direction = np.abs(direction)
             least = (points @ direction).min()
             rounding = 1e-12 * np.abs(direction).sum() * max(1.0, np.abs(points).max())
             vertex, slack = feasible.minimize_with_slack(direction)
@@ -57,6 +59,8 @@ def agrees_when_held(points, feasible, seed=0, trials=40):
     kinds = list(DIRECTIONS.values())
     for trial in range(trials):
         direction = kinds[trial % len(kinds)](rng, n)
+        if feasible.nonnegative_directions:
+            direction = np.abs(direction)
         held = rng.choice(3, n, p=[0.7, 0.18, 0.12])
         lower, upper = (held == 2).astype(float), (held != 1).astype(float)
         left = points[np.all((points >= lower) & (points <= upper), axis=1)]
@@ -94,7 +98,7 @@ def travels(feasible, seed=2):
     twin = pickle.loads(pickle.dumps(feasible))
     rng = np.random.default_rng(seed)
     for _ in range(3):
-        direction = rng.standard_normal(feasible.dimension)
+        direction = np.abs(rng.standard_normal(feasible.dimension))
         np.testing.assert_array_equal(twin.minimize(direction), feasible.minimize(direction))
     assert twin.backend == feasible.backend
     assert twin.describe() == feasible.describe()

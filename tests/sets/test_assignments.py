@@ -1,5 +1,3 @@
-from itertools import permutations
-
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -7,47 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
-from tests.sets.fuzzing import agrees, agrees_when_held, is_hull, rounds_well, travels
 from wdro_model.errors import InfeasibleError
-from wdro_model.sets import Assignment, check
+from wdro_model.sets import Assignment
 
 BACKENDS = Assignment.backends()
 SHAPES = [(1, 1), (1, 4), (3, 3), (2, 4), (3, 4)]
-
-
-def assignments(n, m):
-    rows = []
-    for columns in permutations(range(m), n):
-        table = np.zeros((n, m))
-        table[range(n), columns] = 1.0
-        rows.append(table.ravel())
-    return np.array(rows)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("shape", SHAPES)
-def test_every_backend_finds_the_best_of_all_assignments(shape, backend):
-    points, oracle = assignments(*shape), Assignment(*shape, backend=backend)
-    agrees(points, oracle)
-    agrees_when_held(points, oracle)
-    travels(oracle)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_the_cvxpy_form_is_the_hull_of_all_assignments(shape):
-    is_hull(assignments(*shape), Assignment(*shape))
-
-
-@pytest.mark.parametrize("shape", [(3, 3), (2, 4)])
-def test_points_are_rounded_to_assignments(shape):
-    rounds_well(assignments(*shape), Assignment(*shape))
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_check_passes(backend):
-    assert check(Assignment(3, 4, backend=backend), directions=20).passed
-    held = Assignment(3, 4, backend=backend, forbidden=[(0, 0), (1, 2)], mandatory=[(2, 1)])
-    assert check(held, directions=20).passed
 
 
 @settings(max_examples=25, deadline=None)
@@ -99,20 +61,3 @@ def test_pairs_that_leave_no_assignment_are_infeasible():
             Assignment(3, 3, backend=backend, mandatory=[(0, 0), (0, 1)])
         with pytest.raises(InfeasibleError, match="2 mandatory"):
             Assignment(3, 3, backend=backend, mandatory=[(0, 0), (1, 0)])
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Assignment(3, 2), "3 rows and 2 columns; exchange rows and columns"),
-        (lambda: Assignment(2, backend="scypi"), "Did you mean 'scipy'"),
-        (lambda: Assignment(2, forbidden=[(0, 5)]), r"\(0, 5\) is no pair of Assignment"),
-        (lambda: Assignment(2, forbidden=3), "list of names, got 3"),
-        (lambda: Assignment(2.5), "a number or a list of names, got 2.5"),
-        (lambda: Assignment(2).minimize([1.0, 2.0]), r"shape \(4,\), got shape \(2,\)"),
-        (lambda: Assignment(2).minimize([1.0, 2.0, np.nan, 0]), "finite, got nan at index 2"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()

@@ -141,16 +141,6 @@ def test_neighbours_of_a_tree_differ_in_one_edge():
     assert apart == sorted(apart)
 
 
-@pytest.mark.parametrize("chosen", every_set()[1:5:3], ids=lambda s: type(s).__name__)
-def test_rounding_ends_where_no_neighbour_improves(chosen):
-    rng = np.random.default_rng(1)
-    matrix = rng.standard_normal((chosen.dimension, chosen.dimension))
-    found = chosen.round(rng.uniform(0, 1, chosen.dimension), lambda v: float(v @ matrix @ v))
-    assert chosen.is_vertex(found)
-    for other in chosen.neighbours(found, found):
-        assert found @ matrix @ found <= other @ matrix @ other
-
-
 @pytest.mark.parametrize("backend", ["ortools", "highs"])
 def test_a_run_can_be_repeated_after_a_reset(backend):
     graph = nx.complete_graph(8)
@@ -168,10 +158,10 @@ def test_bounds_of_the_wrong_shape_are_refused():
     tree = sets.SpanningTree(nx.cycle_graph(3))
     with pytest.raises(ValueError, match=r"upper must have shape \(3,\), got shape \(2,\)"):
         tree.minimize(np.ones(3), upper=np.ones(2))
-    with pytest.raises(InfeasibleError, match=r"no choice lies between the bounds 1 and 0 of"):
+    with pytest.raises(InfeasibleError, match=r"edge \(0, 1\) must be at least 1 and at most 0"):
         tree.minimize(np.ones(3), lower=[1, 0, 0], upper=[0, 1, 1])
     held = sets.SpanningTree(nx.cycle_graph(3), forbidden=[(0, 1)])
-    with pytest.raises(InfeasibleError, match=r"edge \(0, 1\) of .* both forbidden and mandatory"):
+    with pytest.raises(InfeasibleError, match=r"edge \(0, 1\) must be at least 1 and at most 0"):
         held.minimize(np.ones(3), lower=[1, 0, 0])
 
 

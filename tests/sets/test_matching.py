@@ -1,5 +1,3 @@
-import pickle
-
 import cvxpy as cp
 import networkx as nx
 import numpy as np
@@ -7,59 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.references.enumeration import agrees_with_enumeration, all_matchings
+from tests.references.enumeration import all_matchings
 from wdro_model.errors import InfeasibleError
-from wdro_model.sets import Matching, check
+from wdro_model.sets import Matching
 
 BACKENDS = Matching.backends()
-
-
-def graphs():
-    """Odd cycles, parallel edges, loops, bipartite graphs, a node alone."""
-    parallel = nx.MultiGraph([("a", "b"), ("a", "b"), ("b", "c"), ("c", "a"), ("c", "c")])
-    parallel.add_edges_from([("c", "d"), ("d", "a"), ("d", "e"), ("e", "f"), ("f", "d")])
-    alone = nx.Graph([(0, 1), (1, 2), (2, 0)])
-    alone.add_node(3)
-    crossed = nx.MultiGraph(nx.complete_bipartite_graph(3, 3))
-    crossed.add_edges_from([(0, 3), (0, 0), (2, 5)])
-    return {
-        "edge": nx.Graph([("u", "v")]),
-        "complete": nx.complete_graph(6),
-        "two triangles": nx.Graph([(0, 1), (1, 2), (2, 0), (3, 4), (4, 5), (5, 3), (0, 3)]),
-        "parallel edges and a loop": parallel,
-        "bipartite": crossed,
-        "unequal sides": nx.complete_bipartite_graph(2, 4),
-        "a node alone": alone,
-    }
-
-
-def suits(graph, backend, perfect):
-    simple = nx.Graph((u, v) for u, v, *_ in graph.edges if u != v)
-    if backend == "scipy" and not nx.is_bipartite(simple):
-        return False
-    return not perfect or len(all_matchings(graph, perfect=True)) > 0
-
-
-CASES = [
-    (name, backend, perfect)
-    for name, graph in graphs().items()
-    for backend in BACKENDS
-    for perfect in (False, True)
-    if suits(graph, backend, perfect)
-]
-
-
-@pytest.mark.parametrize(("name", "backend", "perfect"), CASES)
-def test_every_backend_finds_the_best_of_all_matchings(name, backend, perfect):
-    graph = graphs()[name]
-    rows = all_matchings(graph, perfect)
-    oracle = Matching(graph, perfect, backend)
-    assert agrees_with_enumeration(oracle, rows, np.random.default_rng(0))
-
-
-@pytest.mark.parametrize(("name", "backend", "perfect"), CASES)
-def test_check_passes(name, backend, perfect):
-    assert check(Matching(graphs()[name], perfect, backend), directions=15).passed
 
 
 @settings(max_examples=30, deadline=None)
@@ -89,21 +39,6 @@ def test_backends_agree_on_a_graph_of_some_size(perfect):
         assert weights @ programs.minimize(weights) == pytest.approx(
             weights @ blossoms.minimize(weights)
         )
-
-
-@pytest.mark.parametrize("perfect", [False, True])
-@pytest.mark.parametrize("name", ["complete", "two triangles", "bipartite"])
-def test_the_cvxpy_form_is_the_hull_of_all_matchings(name, perfect):
-    graph = graphs()[name]
-    rows, oracle = all_matchings(graph, perfect), Matching(graph, perfect)
-    x, slope = cp.Variable(oracle.dimension), cp.Parameter(oracle.dimension)
-    problem = cp.Problem(cp.Minimize(slope @ x), oracle.constraints(x))
-    rng = np.random.default_rng(1)
-    for _ in range(8):
-        slope.value = rng.standard_normal(oracle.dimension)
-        problem.solve(solver=cp.CLARABEL)
-        assert problem.value == pytest.approx((rows @ slope.value).min(), abs=1e-6)
-    assert oracle.contains(rows.mean(axis=0))
 
 
 def test_half_a_triangle_is_outside():
@@ -151,27 +86,6 @@ def test_the_nearest_matching_is_found():
     assert np.linalg.norm(oracle.round(x) - x) == pytest.approx(nearest)
 
 
-@pytest.mark.parametrize(
-    ("graph", "perfect", "message"),
-    [
-        (nx.DiGraph([(0, 1)]), False, "undirected graph, got a directed one"),
-        (nx.empty_graph(3), False, "no edge"),
-        (nx.Graph([(0, 0)]), False, "self-loops only"),
-        (nx.cycle_graph(5), True, "5 nodes, an odd number"),
-        (nx.star_graph(3), True, "at most 2 of its 4 nodes can be matched"),
-        ("abc", False, "networkx graph, got str"),
-    ],
-)
-def test_unsuitable_graphs_are_refused(graph, perfect, message):
-    with pytest.raises(ValueError, match=message):
-        Matching(graph, perfect)
-
-
-def test_the_assignment_refuses_odd_cycles():
-    with pytest.raises(ValueError, match=r"bipartite graphs, and .* has an odd cycle; use"):
-        Matching(nx.cycle_graph(5), backend="scipy")
-
-
 @pytest.mark.parametrize("backend", ["highs", "networkx", "scipy"])
 def test_held_edges_that_leave_no_matching_are_refused(backend):
     square = nx.cycle_graph(4)
@@ -181,16 +95,6 @@ def test_held_edges_that_leave_no_matching_are_refused(backend):
         Matching(square, True, backend, forbidden=[(0, 1), (0, 3)])
     with pytest.raises(ValueError, match="is no edge of"):
         Matching(square, backend=backend, forbidden=[(0, 2)])
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_it_can_be_sent_to_another_process(backend):
-    oracle = Matching(nx.complete_bipartite_graph(3, 3), True, backend, mandatory=[(0, 3)])
-    twin = pickle.loads(pickle.dumps(oracle))
-    weights = np.random.default_rng(0).standard_normal(9)
-    np.testing.assert_array_equal(twin.minimize(weights), oracle.minimize(weights))
-    assert twin.backend == backend
-    assert oracle.selected(oracle.minimize(weights))[0] == (0, 3)
 
 
 def test_describe_says_what_kind_of_matchings():

@@ -73,21 +73,3 @@ def test_a_robust_matrix_over_a_nuclear_ball():
     )
     problem.solve(method="erm")
     assert np.linalg.norm(X.value, "nuc") <= 1.0 + 1e-6
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: NuclearBall(5, 1.0), r"of a shape \(n, m\), got 5"),
-        (lambda: NuclearBall((5, 0), 1.0), "shape of a NuclearBall must be"),
-        (lambda: NuclearBall((2, 2), 0.0), "radius of a NuclearBall must be a positive"),
-        (lambda: NuclearBall((2, 2), 1.0, backend="arpak"), "Did you mean 'arpack'"),
-        (lambda: Spectraplex(0), "size n of a Spectraplex must be"),
-        (lambda: Spectraplex(2, trace=-1), "trace of a Spectraplex must be a positive"),
-        (lambda: Spectraplex(2).minimize(np.ones(4), np.zeros(4)), "within bounds; write"),
-        (lambda: Spectraplex(2).round(np.ones(4)), "cannot be rounded"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()

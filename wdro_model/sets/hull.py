@@ -39,6 +39,8 @@ class Tolerances:
     """HiGHS's tolerances of rows, reduced costs and gaps, for costs of size 1."""
     integer: float = 1e-5
     """Largest distance from the integers of an answer that HiGHS calls whole."""
+    dense_columns: int = 200
+    """Columns up to which products with the rows are dense: fewer entries, less overhead."""
     kept_rows: int = 2000
     """Rows that are kept from call to call; with more, all are given up."""
 
@@ -94,7 +96,10 @@ class HullOracle(BoundedOracle):
         self._size = program.lower.size
         self._columns = np.arange(self._size, dtype=np.int32)
         rows = np.diff(program.A.indptr) != 1
-        self._matrix, self._sides = program.A[rows], program.b[rows]
+        self._matrix: Any = program.A[rows]
+        self._sides = program.b[rows]
+        if self._size <= TOLERANCES.dense_columns:
+            self._matrix = self._matrix.toarray()
         self._equalities = int(np.count_nonzero(rows[: program.dims.zero]))
         self._fixed_rows = self._sides.size
         tolerance = TOLERANCES.program
@@ -191,7 +196,10 @@ class HullOracle(BoundedOracle):
         values = np.concatenate([row.values for row in rows])
         shape = (len(rows), self._size)
         added = sp.csr_array((values, np.concatenate(columns), starts), shape=shape)
-        self._matrix = sp.csr_array(sp.vstack([self._matrix, added]))
+        if self._size <= TOLERANCES.dense_columns:
+            self._matrix = np.vstack([self._matrix, added.toarray()])
+        else:
+            self._matrix = sp.csr_array(sp.vstack([self._matrix, added]))
         self._sides = np.append(self._sides, [row.most for row in rows])
 
     def _forget_rows(self) -> None:
