@@ -60,6 +60,27 @@ def as_interval(
     return low, high
 
 
+def as_bounds(bounds: Any, shape: tuple[int, ...], owner: str) -> tuple[Vector, Vector]:
+    """Bounds (n,) from a pair of numbers or arrays that broadcast to a shape; crossed: refused."""
+    try:
+        lower, upper = (
+            np.broadcast_to(np.asarray(side, dtype=np.float64), shape).flatten() for side in bounds
+        )
+    except (TypeError, ValueError):
+        text = repr(bounds)
+        raise ValueError(
+            f"bounds of {owner} must be a pair (lower, upper) of numbers or arrays of shape "
+            f"{shape}, got {text if len(text) <= 80 else text[:77] + '...'}."
+        ) from None
+    if not np.all(lower <= upper):
+        index = int(np.argmin(lower <= upper))
+        raise ValueError(
+            f"bounds of {owner} are crossed: they must have lower <= upper, got {lower[index]:g} "
+            f"and {upper[index]:g} at index {index}."
+        )
+    return lower, upper
+
+
 def is_integer(n: Any) -> bool:
     """Is n a whole number, and not a boolean?"""
     return isinstance(n, Integral) and not isinstance(n, (bool, np.bool_))

@@ -16,7 +16,7 @@ from wdro_model.sets.arguments import as_direction, as_flat
 from wdro_model.sets.backends import LinearOracle, Vector, reference_solver
 from wdro_model.sets.cone_program import ConeProgram, canonicalise, twin_of
 from wdro_model.sets.deadlines import Unproven
-from wdro_model.sets.feasible_set import FeasibleSet
+from wdro_model.sets.feasible_set import FeasibleSet, is_near
 from wdro_model.sets.persistent import (
     Empty,
     PersistentSolver,
@@ -83,8 +83,8 @@ class ConvexSet(FeasibleSet):
 
     def contains(self, x: ArrayLike, tolerance: float = 1e-6) -> bool:
         """Does x satisfy the constraints up to a move of `tolerance`? Integrality is left aside."""
-        relaxed = _Relaxed(self)
-        return relaxed.contains(x, tolerance)
+        point = as_direction(x, self.dimension, kind="x")
+        return is_near(self, point, tolerance, lambda y: self._constraints_on(y, relaxed=True))
 
     def check_nonempty(self) -> None:
         """Raise InfeasibleError if no point satisfies the constraints."""
@@ -311,19 +311,6 @@ class NearestPoint:
         self._problem.solve(solver=reference_solver(self._problem))
         value = self._point.value
         return None if value is None else np.array(value)
-
-
-class _Relaxed(FeasibleSet):
-    """The set without integrality, for `contains`."""
-
-    def __init__(self, original: ConvexSet) -> None:
-        self.dimension, self._original = original.dimension, original
-
-    def constraints(self, x: Any) -> list[Any]:
-        return self._original._constraints_on(x, relaxed=True)
-
-    def __repr__(self) -> str:
-        return repr(self._original)
 
 
 def _as_variables(variables: Any) -> tuple[Any, ...]:

@@ -12,7 +12,12 @@ from numpy.typing import ArrayLike
 from wdro_model import checks
 from wdro_model.errors import InfeasibleError
 from wdro_model.sets.arguments import as_direction
-from wdro_model.sets.backends import Vector, rounding_slack, scaled_to_integers
+from wdro_model.sets.backends import (
+    BoundedOracle,
+    Vector,
+    rounding_slack,
+    scaled_to_integers,
+)
 from wdro_model.sets.feasible_set import BoundedSet
 from wdro_model.sets.rounding import is_whole
 
@@ -158,6 +163,45 @@ class CpSat(BoundedSet):
         left = 0.0 if status == cp_model.OPTIMAL else max(cost - solver.best_objective_bound, 0.0)
         slack = unit * left + rounding_slack(direction, integers, unit, high - low)
         return np.array(solution, dtype=np.float64), slack
+
+
+class CpSatOracle(BoundedOracle):
+    """A CP-SAT model of the points of another set, as the backend of that set.
+
+    time_limit: seconds for a call, once a point is known.
+    """
+
+    def __init__(
+        self, feasible: BoundedSet, model: Any, variables: Any, time_limit: float | None = None
+    ) -> None:
+        self._set, self._time_limit = feasible, time_limit
+        self._solutions = CpSat(model, variables)
+        self._known: Vector | None = None
+
+    def reset(self) -> None:
+        """Forget the last point."""
+        self._known, self._solutions.time_limit = None, None
+
+    def answer(self, direction: Vector, lower: Vector, upper: Vector) -> tuple[Vector, float]:
+        """The best point found in time, or the last one where that is better."""
+        known = self._known
+        if known is not None and (np.any(known < lower) or np.any(known > upper)):
+            known = None
+        self._solutions.time_limit = None if known is None else self._time_limit
+        try:
+            point, slack = self._solutions.answer(direction, lower, upper)
+        except InfeasibleError:
+            raise self._set.refusal(lower, upper) from None
+        except cp.error.SolverError:
+            if known is None:
+                raise
+            least = float(np.minimum(direction * lower, direction * upper).sum())
+            point, slack = known, float(direction @ known) - least
+        gain = 0.0 if known is None else float(direction @ (point - known))
+        if known is not None and gain > 0.0:
+            point, slack = known, max(slack - gain, 0.0)
+        self._known = point.copy()
+        return point.copy(), slack
 
 
 def _as_variables(variables: Any) -> dict[Any, Any]:

@@ -6,6 +6,7 @@ and the spectraplex, whose extreme points have rank one.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from scipy.sparse.linalg import ArpackError, eigsh, svds
 
 from wdro_model import checks
 from wdro_model.errors import InfeasibleError
-from wdro_model.sets.arguments import as_direction, as_flat, as_shape
+from wdro_model.sets.arguments import as_bounds, as_direction, as_flat, as_shape
 from wdro_model.sets.backends import LinearOracle, Vector, register_backend
 from wdro_model.sets.feasible_set import BoundedSet
 from wdro_model.sets.rounding import INTEGER_TOLERANCE, is_binary
@@ -140,14 +141,8 @@ class BoxSet(ShapedSet):
                     f"the {name} bound of a Box must be finite, got {side[where]} at {where}; "
                     "oracles need bounded sets."
                 )
-        low, high = sides[0].flatten(), sides[1].flatten()
-        if np.any(low > high):
-            at = int(np.flatnonzero(low > high)[0])
-            raise ValueError(
-                f"a Box needs lower <= upper, got {low[at]:g} and {high[at]:g} at index {at}."
-            )
+        low, high = self.bounds = as_bounds(sides, self.shape, "a Box")
         self.dimension = int(low.size)
-        self.bounds = (low, high)
         self.rounds = is_binary(low) and is_binary(high)
 
     def answer(
@@ -341,7 +336,11 @@ SpectralBackend = Literal["dense", "arpack"]
 
 
 class RankOneSet(ShapedSet):
-    """Matrices of a shape, flattened in row-major order; `table(x)` is the matrix again."""
+    """Matrices of a shape whose extreme points have rank one; `table(x)` is the matrix again.
+
+    A subclass gives the point for a matrix of costs by a full decomposition, `_dense_point`, and by
+    iterations for the leading vectors, `_sparse_point`.
+    """
 
     shape: tuple[int, int]
     default_backend = "dense"
@@ -352,6 +351,8 @@ class RankOneSet(ShapedSet):
     def _declare(self, shape: tuple[int, int], backend: str | None) -> None:
         self.shape = shape
         self.dimension = shape[0] * shape[1]
+        # Iterations start from the same vector at every call, special for no matrix.
+        self._start = np.random.default_rng(0).standard_normal(min(shape))
         chosen = "dense" if min(shape) <= LARGEST_DENSE else "arpack"
         self.use_backend(chosen if backend is None else backend)
 
@@ -359,8 +360,7 @@ class RankOneSet(ShapedSet):
         self, direction: Vector, lower: ArrayLike | None, upper: ArrayLike | None
     ) -> tuple[Vector, float]:
         self.refuse_bounds(lower, upper)
-        oracle: Any = self._oracle
-        return oracle(direction), 0.0
+        return self._oracle(direction), 0.0
 
     def plot(self, x: ArrayLike, path: Any = None, *, ax: Any = None) -> Any:
         """Draw x as a matrix; the figure, or `ax` where it is given."""
@@ -370,12 +370,37 @@ class RankOneSet(ShapedSet):
         return draw_table(self.table(np.ravel(x)), rows, columns, path, ax)
 
     def _matrix(self, x: Any) -> Any:
-        flat = as_flat(x, self.dimension)
-        return cp.reshape(flat, self.shape, order="C")
+        return cp.reshape(as_flat(x, self.dimension), self.shape, order="C")
 
     def _scaled(self, direction: Vector) -> np.ndarray:
         """The direction as a matrix with entries of size 1."""
         return (direction / (np.abs(direction).max() or 1.0)).reshape(self.shape)
+
+    @abstractmethod
+    def _dense_point(self, costs: np.ndarray) -> np.ndarray:
+        """The minimiser by a full decomposition."""
+
+    @abstractmethod
+    def _sparse_point(self, costs: np.ndarray) -> np.ndarray:
+        """The minimiser by iterations for the leading vectors."""
+
+
+def _dense(feasible: RankOneSet) -> LinearOracle:
+    return lambda direction: feasible._dense_point(feasible._scaled(direction)).ravel()
+
+
+def _arpack(feasible: RankOneSet) -> LinearOracle:
+    dense = _dense(feasible)
+
+    def minimize(direction: Vector) -> Vector:
+        if min(feasible.shape) < 3 or not direction.any():
+            return dense(direction)
+        try:
+            return feasible._sparse_point(feasible._scaled(direction)).ravel()
+        except ArpackError:
+            return dense(direction)
+
+    return minimize
 
 
 class NuclearBall(RankOneSet):
@@ -413,8 +438,13 @@ class NuclearBall(RankOneSet):
             f"{self.backend}"
         )
 
-    def _point(self, left: Vector, right: Vector) -> Vector:
-        return -self.radius * np.outer(left, right).ravel()
+    def _dense_point(self, costs: np.ndarray) -> np.ndarray:
+        left, _, right = svd(costs, full_matrices=False, check_finite=False)
+        return -self.radius * np.outer(left[:, 0], right[0])
+
+    def _sparse_point(self, costs: np.ndarray) -> np.ndarray:
+        left, _, right = svds(costs, k=1, v0=self._start)
+        return -self.radius * np.outer(left, right)
 
     def __repr__(self) -> str:
         return f"NuclearBall({self.shape}, radius={self.radius:g})"
@@ -457,67 +487,18 @@ class Spectraplex(RankOneSet):
             f"{self.backend}"
         )
 
-    def _point(self, vector: Vector) -> Vector:
-        return self.trace * np.outer(vector, vector).ravel()
+    def _dense_point(self, costs: np.ndarray) -> np.ndarray:
+        _, vectors = eigh(costs + costs.T, subset_by_index=[0, 0], check_finite=False)
+        return self.trace * np.outer(vectors, vectors)
+
+    def _sparse_point(self, costs: np.ndarray) -> np.ndarray:
+        _, vectors = eigsh(costs + costs.T, k=1, which="SA", v0=self._start)
+        return self.trace * np.outer(vectors, vectors)
 
     def __repr__(self) -> str:
         return f"Spectraplex({self.shape[0]}, trace={self.trace:g})"
 
 
-def _start(size: int) -> Vector:
-    """The vector that iterations start from: the same for every call, special for no matrix."""
-    return np.random.default_rng(0).standard_normal(size)
-
-
-def _dense_nuclear(ball: NuclearBall) -> LinearOracle:
-    def minimize(direction: Vector) -> Vector:
-        left, _, right = svd(ball._scaled(direction), full_matrices=False, check_finite=False)
-        return ball._point(left[:, 0], right[0])
-
-    return minimize
-
-
-def _arpack_nuclear(ball: NuclearBall) -> LinearOracle:
-    dense, start = _dense_nuclear(ball), _start(min(ball.shape))
-
-    def minimize(direction: Vector) -> Vector:
-        if min(ball.shape) < 3 or not direction.any():
-            return dense(direction)
-        try:
-            left, _, right = svds(ball._scaled(direction), k=1, v0=start)
-        except ArpackError:
-            return dense(direction)
-        return ball._point(left[:, 0], right[0])
-
-    return minimize
-
-
-def _dense_trace(spectraplex: Spectraplex) -> LinearOracle:
-    def minimize(direction: Vector) -> Vector:
-        matrix = spectraplex._scaled(direction)
-        _, vectors = eigh(matrix + matrix.T, subset_by_index=[0, 0], check_finite=False)
-        return spectraplex._point(vectors[:, 0])
-
-    return minimize
-
-
-def _arpack_trace(spectraplex: Spectraplex) -> LinearOracle:
-    dense, start = _dense_trace(spectraplex), _start(spectraplex.shape[0])
-
-    def minimize(direction: Vector) -> Vector:
-        if spectraplex.shape[0] < 3 or not direction.any():
-            return dense(direction)
-        matrix = spectraplex._scaled(direction)
-        try:
-            _, vectors = eigsh(matrix + matrix.T, k=1, which="SA", v0=start)
-        except ArpackError:
-            return dense(direction)
-        return spectraplex._point(vectors[:, 0])
-
-    return minimize
-
-
-register_backend(NuclearBall, "dense", _dense_nuclear)
-register_backend(NuclearBall, "arpack", _arpack_nuclear)
-register_backend(Spectraplex, "dense", _dense_trace)
-register_backend(Spectraplex, "arpack", _arpack_trace)
+for kind in (NuclearBall, Spectraplex):
+    register_backend(kind, "dense", _dense)
+    register_backend(kind, "arpack", _arpack)

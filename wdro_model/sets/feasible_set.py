@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -10,9 +11,10 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from wdro_model import checks
 from wdro_model.errors import InfeasibleError
 from wdro_model.registry import refuse_signature
-from wdro_model.sets.arguments import as_direction, as_interval
+from wdro_model.sets.arguments import as_bounds, as_direction, as_interval, is_integer
 from wdro_model.sets.backends import Backends, BoundedOracle, Vector, reference_solver
 from wdro_model.sets.rounding import Rounding, is_binary
 
@@ -188,13 +190,7 @@ class FeasibleSet(Backends, Rounding):
             lower, upper = self.bounds
             if np.any(point < lower - tolerance) or np.any(point > upper + tolerance):
                 return False
-        nearest = cp.Variable(self.dimension)
-        distance = cp.Minimize(cp.max(cp.abs(nearest - point)))
-        problem = cp.Problem(distance, cvxpy_form(self, nearest))
-        problem.solve(solver=reference_solver(problem))
-        if problem.status not in cp.settings.SOLUTION_PRESENT:
-            raise cp.error.SolverError(f"the distance to {self!r} was not found: {problem.status}.")
-        return bool(problem.value <= tolerance)
+        return is_near(self, point, tolerance, lambda y: cvxpy_form(self, y))
 
     def plot(self, x: ArrayLike, path: Any = None, *, ax: Any = None) -> Any:
         """Draw a point of the set, by default with a bar for each coordinate.
@@ -426,40 +422,38 @@ def refuse_incomplete(set: FeasibleSet) -> None:
         lacks.append("minimize(direction) -> vertex (or a default_backend)")
     if lacks:
         raise ValueError(f"the set {kind.__name__} lacks {' and '.join(lacks)}.")
-    if not kind.__module__.startswith("wdro_model."):
-        _refuse_forms(set, kind.__name__)
-
-
-def _refuse_forms(set: FeasibleSet, name: str) -> None:
-    n = set.dimension
-    if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
-        raise ValueError(f"dimension of the set {name} must be a positive integer, got {n!r}.")
+    if kind.__module__.startswith("wdro_model."):
+        return
+    owner = f"the set {kind.__name__}"
+    if not is_integer(set.dimension) or set.dimension < 1:
+        raise checks.refuse(f"dimension of {owner}", "a positive integer", set.dimension)
     for method in ("minimize", "minimize_with_slack"):
-        refuse_signature(f"{method} of the set {name}", getattr(set, method), "direction")
-    if set.has_constraints and type(set).constraints is FeasibleSet.constraints:
+        refuse_signature(f"{method} of {owner}", getattr(set, method), "direction")
+    if set.has_constraints and kind.constraints is FeasibleSet.constraints:
         raise ValueError(
-            f"the set {name} says has_constraints = True and lacks constraints(x), a list of CVXPY "
+            f"{owner} says has_constraints = True and lacks constraints(x), a list of CVXPY "
             "constraints."
         )
-    if set.bounds is None:
-        return
-    try:
-        lower, upper = (np.broadcast_to(np.asarray(b, dtype=float), (n,)) for b in set.bounds)
-    except (TypeError, ValueError):
-        raise ValueError(
-            f"bounds of the set {name} must be None or a pair (lower, upper) of arrays of shape "
-            f"({n},), got {_brief(set.bounds)}."
-        ) from None
-    if not np.all(lower <= upper):
-        raise ValueError(
-            f"bounds of the set {name} are crossed: its lower bounds are not all <= the upper "
-            f"ones, got {_brief(set.bounds)}."
-        )
+    if set.bounds is not None:
+        as_bounds(set.bounds, (set.dimension,), owner)
 
 
 def _brief(given: Any) -> str:
     text = repr(given)
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def is_near(
+    set: FeasibleSet, point: Vector, tolerance: float, constraints: Callable[[Any], list[Any]]
+) -> bool:
+    """Are the constraints met after a move of at most `tolerance` in each coordinate?"""
+    nearest = cp.Variable(set.dimension)
+    distance = cp.Minimize(cp.max(cp.abs(nearest - point)))
+    problem = cp.Problem(distance, constraints(nearest))
+    problem.solve(solver=reference_solver(problem))
+    if problem.status not in cp.settings.SOLUTION_PRESENT:
+        raise cp.error.SolverError(f"the distance to {set!r} was not found: {problem.status}.")
+    return bool(problem.value <= tolerance)
 
 
 def cvxpy_form(set: FeasibleSet, x: Any) -> list[Any]:

@@ -16,12 +16,14 @@ from wdro_model import checks
 from wdro_model.sets.arguments import as_flat, as_names
 from wdro_model.sets.backends import (
     BoundedOracle,
+    Integers,
     Vector,
     register_backend,
     rounding_slack,
     scaled_to_integers,
 )
 from wdro_model.sets.choices import ItemSet, Mask
+from wdro_model.sets.cp_sat import CpSatOracle
 from wdro_model.sets.hull import HullOracle
 from wdro_model.uncertainty.samples import in_order
 
@@ -300,64 +302,50 @@ def _greedy(profits: Vector, weights: Vector, room: float) -> Mask:
     return packed
 
 
-class WholePacking(Packing):
-    """A solver of whole weights and profits."""
+class OrToolsPacking(Packing):
+    """OR-Tools' knapsack solver, for whole weights and profits."""
 
     def __init__(self, knapsack: Knapsack) -> None:
         super().__init__(knapsack)
-        integers, unit = scaled_to_integers(knapsack.weights, TOLERANCES.whole_weight)
-        if rounding_slack(knapsack.weights, integers, unit) > 0:
-            raise ValueError(
-                "OR-Tools takes knapsacks with whole weights, up to a common factor and 2**30; got "
-                f"weights such as {knapsack.weights[int(np.argmax(knapsack.weights))]!r}. Use "
-                "backend='frontier'."
-            )
-        self._unit = unit
+        self._unit = _whole_weights(knapsack)[1]
 
     def _packing(self, profits: Vector, weights: Vector, room: float) -> tuple[Mask, float]:
+        from ortools.algorithms.python import knapsack_solver
+
         loads = np.rint(weights / self._unit).astype(np.int64)
         most = min(int(room / self._unit * (1 + 1e-12)), int(loads.sum()))
         integers, unit = scaled_to_integers(profits, max(2, 2**61 // (profits.size * max(most, 1))))
-        return self._solve(integers, loads, most), rounding_slack(profits, integers, unit)
-
-    @abstractmethod
-    def _solve(self, profits: np.ndarray, loads: np.ndarray, most: int) -> Mask:
-        """The items to pack."""
-
-
-class OrToolsPacking(WholePacking):
-    """OR-Tools' knapsack solver."""
-
-    def _solve(self, profits: np.ndarray, loads: np.ndarray, most: int) -> Mask:
-        from ortools.algorithms.python import knapsack_solver
-
         kinds = knapsack_solver.SolverType
         solver = knapsack_solver.KnapsackSolver(
             kinds.KNAPSACK_MULTIDIMENSION_BRANCH_AND_BOUND_SOLVER, "knapsack"
         )
-        solver.init(profits.tolist(), [loads.tolist()], [most])
+        solver.init(integers.tolist(), [loads.tolist()], [most])
         solver.solve()
-        return np.array([solver.best_solution_contains(i) for i in range(profits.size)])
+        packed = np.array([solver.best_solution_contains(i) for i in range(profits.size)])
+        return packed, rounding_slack(profits, integers, unit)
 
 
-class CpSatPacking(WholePacking):
-    """CP-SAT."""
+def _whole_weights(knapsack: Knapsack) -> tuple[Integers, float]:
+    """The weights as integers and their unit; a ValueError where they are not whole."""
+    integers, unit = scaled_to_integers(knapsack.weights, TOLERANCES.whole_weight)
+    if rounding_slack(knapsack.weights, integers, unit) > 0:
+        raise ValueError(
+            "OR-Tools takes knapsacks with whole weights, up to a common factor and 2**30; got "
+            f"weights such as {knapsack.weights[int(np.argmax(knapsack.weights))]!r}. Use "
+            "backend='frontier'."
+        )
+    return integers, unit
 
-    def _solve(self, profits: np.ndarray, loads: np.ndarray, most: int) -> Mask:
-        from ortools.sat.python import cp_model
 
-        model = cp_model.CpModel()
-        x = [model.new_bool_var("") for _ in profits]
-        model.add(cp_model.LinearExpr.weighted_sum(x, loads.tolist()) <= most)
-        model.maximize(cp_model.LinearExpr.weighted_sum(x, profits.tolist()))
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = 1
-        status = solver.solve(model)
-        if status != cp_model.OPTIMAL:
-            raise cp.error.SolverError(
-                f"CP-SAT stopped with {solver.status_name(status)} on {self._set!r}."
-            )
-        return np.array([solver.boolean_value(variable) for variable in x])
+def _by_cp_sat(knapsack: Knapsack) -> CpSatOracle:
+    from ortools.sat.python import cp_model
+
+    weights, unit = _whole_weights(knapsack)
+    most = min(int(knapsack.room / unit * (1 + 1e-12)), int(weights.sum()))
+    model = cp_model.CpModel()
+    x = [model.new_bool_var("") for _ in weights]
+    model.add(cp_model.LinearExpr.weighted_sum(x, weights.tolist()) <= most)
+    return CpSatOracle(knapsack, model, x)
 
 
 def _highs(knapsack: Knapsack) -> HullOracle:
@@ -366,5 +354,5 @@ def _highs(knapsack: Knapsack) -> HullOracle:
 
 register_backend(Knapsack, "frontier", Frontier)
 register_backend(Knapsack, "ortools", OrToolsPacking)
-register_backend(Knapsack, "cpsat", CpSatPacking)
+register_backend(Knapsack, "cpsat", _by_cp_sat)
 register_backend(Knapsack, "highs", _highs)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from wdro_model.errors import InexactOracleError, blaming
-from wdro_model.sets.arguments import as_direction, as_flat, as_interval, as_shape
+from wdro_model.sets.arguments import as_bounds, as_direction, as_flat, as_interval, as_shape
 from wdro_model.sets.backends import Vector
 from wdro_model.sets.feasible_set import BoundedSet, check_held, with_prices
 from wdro_model.sets.rounding import is_whole
@@ -87,7 +87,8 @@ class Oracle(BoundedSet):
         self._is_monotone = False
         """Has it answered two directions, and these the right way round?"""
         self._cvxpy_form = constraints
-        self.bounds = None if bounds is None else self._as_bounds(bounds)
+        if bounds is not None:
+            self.bounds = as_bounds(bounds, self.shape, f"oracle {self.name!r}")
 
     def answer(
         self, direction: Vector, lower: ArrayLike | None, upper: ArrayLike | None
@@ -224,25 +225,6 @@ class Oracle(BoundedSet):
                 f"declared bounds [{lower[index]:g}, {upper[index]:g}]."
             )
         return np.clip(vertex, lower, upper)
-
-    def _as_bounds(self, bounds: tuple[ArrayLike, ArrayLike]) -> tuple[Vector, Vector]:
-        try:
-            lower, upper = (
-                np.broadcast_to(np.asarray(side, dtype=np.float64), self.shape).flatten()
-                for side in bounds
-            )
-        except (TypeError, ValueError):
-            raise ValueError(
-                f"bounds of oracle {self.name!r} must be a pair (lower, upper) of scalars or "
-                f"arrays of shape {self.shape}, got {bounds!r}."
-            ) from None
-        if not np.all(lower <= upper):
-            index = int(np.flatnonzero(~(lower <= upper))[0])
-            raise ValueError(
-                f"bounds of oracle {self.name!r} must have lower <= upper, got "
-                f"{lower[index]:g} and {upper[index]:g} at index {index}."
-            )
-        return lower, upper
 
 
 def has_bound(answer: Any) -> bool:

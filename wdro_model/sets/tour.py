@@ -5,21 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
-import cvxpy as cp
 import numpy as np
 from numpy.typing import ArrayLike
 
 from wdro_model import checks
 from wdro_model.compat import networkx as nx
 from wdro_model.errors import InfeasibleError
-from wdro_model.sets.backends import (
-    BoundedOracle,
-    Vector,
-    register_backend,
-    rounding_slack,
-    scaled_to_integers,
-)
+from wdro_model.sets.backends import Vector, register_backend
 from wdro_model.sets.choices import EdgeSet
+from wdro_model.sets.cp_sat import CpSatOracle
 from wdro_model.sets.hull import HullOracle, Row, at_least, components
 
 TourBackend = Literal["highs", "ortools"]
@@ -201,70 +195,24 @@ def _by_cuts(tours: Tour) -> HullOracle:
     return HullOracle(tours, tours._degrees, tours.violated)
 
 
-class Circuits(BoundedOracle):
+def _by_circuits(tours: Tour) -> CpSatOracle:
     """CP-SAT's circuit constraint, one literal for each way along an edge."""
+    from ortools.sat.python import cp_model
 
-    def __init__(self, tours: Tour) -> None:
-        from ortools.sat.python import cp_model
-
-        self._set, self._module = tours, cp_model
-        self._known: Vector | None = None
-        # Sums of costs along a tour stay far inside 64 bits.
-        self._limit = min(2**40, 2**58 // len(tours.nodes))
-
-    def reset(self) -> None:
-        """Forget the last tour."""
-        self._known = None
-
-    def answer(self, direction: Vector, lower: Vector, upper: Vector) -> tuple[Vector, float]:
-        """The best tour found in time, or the last one where that is better."""
-        tours, named = self._set, self._module
-        costs, unit = scaled_to_integers(direction, self._limit)
-        model, arcs, literals = named.CpModel(), [], {}
-        edges = np.flatnonzero(upper > 0.0).tolist()
-        for e in edges:
-            tail, head = int(tours.tails[e]), int(tours.heads[e])
-            ways = [(tail, head)] if tours.is_directed else [(tail, head), (head, tail)]
-            literals[e] = [model.new_bool_var("") for _ in ways]
-            arcs += [(*way, literal) for way, literal in zip(ways, literals[e])]
-            if lower[e] > 0:
-                model.add_exactly_one(literals[e])
-            elif len(ways) > 1:
-                model.add_at_most_one(literals[e])
-        if len({node for arc in arcs for node in arc[:2]}) < len(tours.nodes):
-            raise tours.refusal(lower, upper)
-        model.add_circuit(arcs)
-        model.minimize(sum(int(costs[e]) * literal for e in edges for literal in literals[e]))
-        known = self._known
-        if known is not None and (np.any(known > upper) or np.any(known < lower)):
-            known = None
-        solver = named.CpSolver()
-        solver.parameters.num_workers, solver.parameters.random_seed = 1, 0
-        if tours.time_limit is not None and known is not None:
-            solver.parameters.max_time_in_seconds = tours.time_limit
-        status = solver.solve(model)
-        if status == named.INFEASIBLE:
-            raise tours.refusal(lower, upper)
-        if status in (named.OPTIMAL, named.FEASIBLE):
-            tour = tours.indicator(
-                [e for e in edges if any(map(solver.boolean_value, literals[e]))]
-            )
-            behind = unit * (solver.objective_value - solver.best_objective_bound)
-            slack = 0.0 if status == named.OPTIMAL else max(behind, 0.0)
-            slack += rounding_slack(direction, costs, unit)
-        elif known is not None:
-            tour, slack = known, np.inf
+    model = cp_model.CpModel()
+    edges, arcs = [model.new_bool_var("") for _ in tours.edges], []
+    for edge, tail, head, proper in zip(edges, tours.tails, tours.heads, tours.proper):
+        if not proper:
+            model.add(edge == 0)
+        elif tours.is_directed:
+            arcs.append((tail, head, edge))
         else:
-            raise cp.error.SolverError(f"CP-SAT stopped with {solver.status_name(status)}.")
-        cost = float(direction @ tour)
-        if known is not None and float(direction @ known) < cost:
-            slack -= cost - float(direction @ known)
-            tour, cost = known, float(direction @ known)
-        # A tour has as many edges as nodes: none costs less than that many of the cheapest.
-        bound = float(np.sort(direction[edges])[: len(tours.nodes)].sum())
-        self._known = tour.copy()
-        return tour.copy(), min(max(slack, 0.0), cost - bound)
+            forth, back = model.new_bool_var(""), model.new_bool_var("")
+            model.add(forth + back == edge)
+            arcs += [(tail, head, forth), (head, tail, back)]
+    model.add_circuit(arcs)
+    return CpSatOracle(tours, model, edges, tours.time_limit)
 
 
 register_backend(Tour, "highs", _by_cuts)
-register_backend(Tour, "ortools", Circuits)
+register_backend(Tour, "ortools", _by_circuits)
