@@ -101,9 +101,19 @@ def check(case: FixedDecision, strategy: str) -> None:
         assert found.dual == pytest.approx(dual, rel=1e-3)
 
 
-@pytest.mark.parametrize("boxed", [False, True])
-@pytest.mark.parametrize("loss", ["affine", "newsvendor", "distances", "smooth"])
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("seed", "loss", "boxed"),
+    [
+        (0, "affine", False),
+        (1, "affine", True),
+        (2, "newsvendor", False),
+        (0, "newsvendor", True),
+        (1, "distances", False),
+        (2, "distances", True),
+        (0, "smooth", False),
+        (2, "smooth", True),
+    ],
+)
 def test_the_sum_of_distances_is_integrated_coordinate_by_coordinate(seed, loss, boxed):
     check(fixed(seed, loss, 1, boxed, weighted=seed == 2), "separable")
 
@@ -131,9 +141,17 @@ def test_a_small_temperature_keeps_the_sum_of_distances_exact():
     assert problem.value == pytest.approx(data.mean(0) @ decision + 0.2 * 1.3, abs=1e-4)
 
 
-@pytest.mark.parametrize("boxed", [False, True])
-@pytest.mark.parametrize("loss", ["affine", "newsvendor", "distances"])
-@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize(
+    ("seed", "loss", "boxed"),
+    [
+        (0, "affine", False),
+        (3, "affine", True),
+        (3, "newsvendor", False),
+        (0, "newsvendor", True),
+        (0, "distances", False),
+        (3, "distances", True),
+    ],
+)
 def test_terms_with_the_euclidean_norm(seed, loss, boxed):
     check(fixed(seed, loss, 2, boxed, weighted=seed == 0, d=2), "norms")
 
@@ -143,9 +161,19 @@ def test_losses_through_one_form_with_the_euclidean_norm(loss):
     check(fixed(8, loss, 2, boxed=False, weighted=True, d=2), "norms")
 
 
-@pytest.mark.parametrize("boxed", [False, True])
-@pytest.mark.parametrize("p", [1, np.inf])
-@pytest.mark.parametrize("loss", ["affine", "hinge", "pieces", "newsvendor"])
+@pytest.mark.parametrize(
+    ("loss", "p", "boxed"),
+    [
+        ("affine", 1, True),
+        ("affine", np.inf, False),
+        ("hinge", 1, False),
+        ("hinge", np.inf, True),
+        ("pieces", 1, True),
+        ("pieces", np.inf, False),
+        ("newsvendor", 1, False),
+        ("newsvendor", np.inf, True),
+    ],
+)
 def test_norms_that_are_not_round_are_integrated_over_the_plane(loss, p, boxed):
     check(fixed(8, loss, p, boxed, weighted=True, d=2), "cells")
 
@@ -243,8 +271,9 @@ SLOPES = [
 ]
 
 
-@pytest.mark.parametrize(("loss", "p", "boxed"), SLOPES)
-@pytest.mark.parametrize("dual", [0.3, 3.0])
+@pytest.mark.parametrize(
+    ("loss", "p", "boxed", "dual"), [(*case, (3.0, 0.3)[i % 2]) for i, case in enumerate(SLOPES)]
+)
 def test_slopes_in_the_decision_and_the_dual_are_those_of_differences(loss, p, boxed, dual):
     case = fixed(3, loss, p, boxed, weighted=True, d=2)
     model = case.problem()._model
