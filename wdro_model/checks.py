@@ -106,7 +106,11 @@ def real_array(
 ) -> np.ndarray:
     """A float64 array without NaN, nor infinity if `finite`; of the given shape if there is one."""
     try:
-        array = np.asarray(value, dtype=np.float64)
+        raw = np.asarray(value)
+        entries = raw.flat if raw.dtype == object else ()
+        if raw.dtype.kind in "US" or any(isinstance(entry, str | bytes) for entry in entries):
+            raise TypeError("text is no number, even if it looks like one")
+        array = np.asarray(raw, dtype=np.float64)
     except (TypeError, ValueError):
         raise refuse(name, "an array of numbers", value, hint) from None
     if shape is not None and array.shape != shape:

@@ -195,10 +195,17 @@ def unknown_name(kind: str, given: object, known: Iterable[str], meant: str | No
     return f"unknown {kind} {given!r}.{hint} Known: {', '.join(map(repr, known))}."
 
 
-def did_you_mean(given: object, known: Iterable[str]) -> str:
+def nearest(given: object, known: Iterable[Any]) -> Any | None:
+    """The known name that looks most like one; capitals do not matter. None if none does."""
+    lower = {str(name).lower(): name for name in known}
+    near = get_close_matches(str(given).lower(), list(lower), n=1, cutoff=0.5)
+    return lower[near[0]] if near else None
+
+
+def did_you_mean(given: object, known: Iterable[Any]) -> str:
     """The sentence that names the known name nearest to what was given; empty if none is near."""
-    near = get_close_matches(str(given), list(known), n=1, cutoff=0.5)
-    return f" Did you mean {near[0]!r}?" if near else ""
+    near = nearest(given, known)
+    return "" if near is None else f" Did you mean {near!r}?"
 
 
 def naming_keywords(function: Any) -> Any:

@@ -31,10 +31,10 @@ def problem_of(objective, x, **more):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: wdro.supports.Box("1", "2"), r"lower of a support must be real.*'1'.*float\(\)"),
-        (lambda: wdro.supports.Box(0, ["1", 2]), "upper of a support must be real numbers"),
-        (lambda: wdro.supports.Box(0, [None, "2"]), "upper of a support must be real numbers"),
-        (lambda: wdro.supports.Polyhedron([["1"]], [1]), "of a support must be real numbers"),
+        (lambda: wdro.supports.Box("1", "2"), "lower bound of a Box must be .*'1'"),
+        (lambda: wdro.supports.Box(0, ["1", 2]), "upper bound of a Box must be"),
+        (lambda: wdro.supports.Box(0, [None, "2"]), "upper bound of a Box must be"),
+        (lambda: wdro.supports.Polyhedron([["1"]], [1]), "A of a Polyhedron must be"),
         (lambda: wdro.sets.Oracle(abs, True), "shape of oracle 'abs' must be .* positive integer"),
         (lambda: wdro.CallableLoss(abs, cp.Variable()), r"'abs' needs parameters=\[\.\.\.\].*\[\]"),
         (

@@ -72,17 +72,23 @@ def test_a_box_keeps_its_own_copy_of_the_bounds():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Box(np.nan, 1), "lower bound of a Box cannot be nan; use -inf"),
-        (lambda: Box(np.inf, np.inf), "lower bound of a Box cannot be inf; use -inf"),
-        (lambda: Box(0, -np.inf), "upper bound of a Box cannot be -inf; use inf"),
-        (lambda: Box("a", 1), "lower of a support must be real numbers, got 'a'"),
+        (lambda: Box(np.nan, 1), "lower bound of a Box must be numbers, got nan; -inf"),
+        (
+            lambda: Box(np.inf, np.inf),
+            "lower bound of a Box must be another number than inf, got inf; -inf",
+        ),
+        (
+            lambda: Box(0, -np.inf),
+            "upper bound of a Box must be another number than -inf, got -inf; inf",
+        ),
+        (lambda: Box("a", 1), "lower bound of a Box must be an array of numbers, got 'a'"),
         (lambda: Box([0, 2], 1).validate((2,)), r"lower bound 2.0 exceeds .* 1.0 at entry \[1\]"),
         (lambda: Box(0, [1, 2, 3]).validate((2,)), r"upper bound of shape \(3,\) does not fit"),
         (lambda: Polyhedron([1, 2], [3]), r"needs A of shape \(k, d\).*got shapes \(2,\) and"),
         (lambda: Polyhedron([[1, 2]], [3, 4]), r"got shapes \(1, 2\) and \(2,\)"),
         (
             lambda: Polyhedron([[1]], [np.inf]),
-            "needs finite entries; drop the rows without a bound",
+            "b of a Polyhedron must be finite, .*; drop the rows without a bound",
         ),
         (lambda: Polyhedron([[1, 2]], [3]).validate((3,)), "2 columns in A but .* has 3 entries"),
         (lambda: Polyhedron([[1], [-1]], [0, -1]).validate(()), "the polyhedron is empty.*2 ineq"),

@@ -284,7 +284,8 @@ def affine_forms(expression: Any, parameters: Iterable[Any]) -> AffineForms | No
         if degree == 1:
             key = fingerprint(e)
             if key not in forms:
-                forms[key] = Form(e, _placeholder(e, f"form{len(forms) + 1}"))
+                name = f"form{len(forms) + 1}"
+                forms[key] = Form(e, cp.Parameter(e.shape, name=name, **sign_of(e)))
             return forms[key].placeholder
         if _is_closed(e, degrees):
             raise _NotReplaceable
@@ -298,12 +299,11 @@ def affine_forms(expression: Any, parameters: Iterable[Any]) -> AffineForms | No
     return AffineForms(outer, tuple(forms.values()))
 
 
-def _placeholder(expression: Any, name: str) -> cp.Parameter:
-    """A parameter of the shape of an expression, and of its sign where CVXPY knows one."""
-    sign = {"nonneg": True} if expression.is_nonneg() else {}
-    if not sign and expression.is_nonpos():
-        sign = {"nonpos": True}
-    return cp.Parameter(expression.shape, name=name, **sign)
+def sign_of(expression: Any) -> dict[str, bool]:
+    """The sign of an expression as CVXPY knows it, as an attribute of a leaf."""
+    if expression.is_nonneg():
+        return {"nonneg": True}
+    return {"nonpos": True} if expression.is_nonpos() else {}
 
 
 def fingerprint(expression: Any) -> Any:

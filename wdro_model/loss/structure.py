@@ -18,7 +18,7 @@ from wdro_model.loss.atoms.cvxpy_classes import AffAtom, Atom
 from wdro_model.loss.atoms.facts import NoPieces, facts_of
 from wdro_model.loss.atoms.linear import linear_maps
 from wdro_model.loss.expressions import Walk, broadcast_entry, entry_of, reduced_entries, spread
-from wdro_model.loss.polynomial import Degrees, degree
+from wdro_model.loss.polynomial import Degrees, degree, sign_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,9 +127,9 @@ def convexity_in_data(expression: Any, parameters: Iterable[Any]) -> str:
         if degree == 0 and not e.variables():
             return e
         if degree == 0:
-            return cp.Parameter(e.shape, **_sign(e), **_definiteness(e))
+            return cp.Parameter(e.shape, **sign_of(e), **_definiteness(e))
         if degree == 1:
-            return cp.Variable(e.shape, **_sign(e))
+            return cp.Variable(e.shape, **sign_of(e))
         return e.copy([walk(argument) for argument in e.args])
 
     try:
@@ -143,15 +143,9 @@ def convexity_in_data(expression: Any, parameters: Iterable[Any]) -> str:
     return "concave" if swapped.is_concave() else "unknown"
 
 
-def _sign(expression: Any) -> dict[str, bool]:
-    if expression.is_nonneg():
-        return {"nonneg": True}
-    return {"nonpos": True} if expression.is_nonpos() else {}
-
-
 def _definiteness(expression: Any) -> dict[str, bool]:
     """PSD and NSD exclude a sign in CVXPY's attributes."""
-    if expression.ndim != 2 or _sign(expression):
+    if expression.ndim != 2 or sign_of(expression):
         return {}
     if expression.is_psd():
         return {"PSD": True}

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from wdro_model.checks import whole_number
+from wdro_model.errors import did_you_mean
 from wdro_model.uncertainty.parameter import UncertainParameter
 from wdro_model.uncertainty.samples import (
     CHUNK_ENTRIES,
@@ -20,7 +21,6 @@ from wdro_model.uncertainty.samples import (
     in_row_blocks,
     in_row_order,
     index_of,
-    nearest,
     read_only,
     row_orders,
     unless_equal,
@@ -292,8 +292,7 @@ class JointSamples:
                     f"{len(namesakes)} uncertain parameters are called {key!r}; use the parameters "
                     "themselves as keys, or give them names of their own."
                 )
-            near = nearest(key, [p.name() for p in self.parameters])
-            hint = "" if near is None else f" Did you mean {near!r}?"
+            hint = did_you_mean(key, [p.name() for p in self.parameters])
             raise ValueError(
                 f"scenarios are given for {key!r}, which is not an uncertain parameter here.{hint} "
                 f"The keys must be the parameters, or their names {names}."

@@ -23,7 +23,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
 from numbers import Real
 from typing import Any, Protocol, runtime_checkable
@@ -32,6 +31,7 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.checks import real_array
+from wdro_model.errors import nearest
 
 LISTED_NAMES = 6
 """Labels that a message lists; the others are dots."""
@@ -227,13 +227,6 @@ def _refuse_twice(labels: Sequence[Any], what: str) -> None:
     if len(set(labels)) < len(labels):
         twice = next(label for label, count in Counter(labels).items() if count > 1)
         raise ValueError(f"{what} have the label {twice!r} twice; labels must tell entries apart.")
-
-
-def nearest(name: Any, known: Iterable[Any]) -> Any | None:
-    """The known name that looks most like one; capitals do not matter. None if none does."""
-    lower = {str(other).lower(): other for other in known}
-    near = get_close_matches(str(name).lower(), list(lower), n=1, cutoff=0.5)
-    return lower[near[0]] if near else None
 
 
 def listed(names: Sequence[Any]) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 from scipy import sparse
 from scipy.optimize import linprog
 
+from wdro_model.checks import real_array, refuse
 from wdro_model.errors import blaming, function_name
 from wdro_model.uncertainty.samples import (
     column_names,
@@ -25,6 +26,7 @@ from wdro_model.uncertainty.samples import (
     in_order,
     label_order,
     labels_of,
+    read_only,
     reordered,
 )
 
@@ -81,26 +83,6 @@ class Support(ABC):
 def slack(bound: Array, sign: float) -> Array:
     """The bound moved outwards by the tolerance; infinite bounds stay."""
     return bound + sign * TOLERANCE * np.maximum(1.0, np.abs(bound))
-
-
-def numbers(given: Any, label: str) -> Array:
-    """A read-only float copy of what the user gave as bound data."""
-    if isinstance(given, Mapping):
-        given = list(given.values())
-    raw = np.asarray(given)
-    words = raw.dtype.kind in "US" or (
-        raw.dtype == object and any(isinstance(entry, str | bytes) for entry in raw.flat)
-    )
-    try:
-        if words:
-            raise TypeError("text is no number, even if it looks like one")
-        array = np.array(given, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"{label} of a support must be real numbers, got {given!r}; convert text with float()."
-        ) from error
-    array.flags.writeable = False
-    return array
 
 
 # ------------------------------------------------------------------ entry by entry
@@ -250,14 +232,13 @@ class Box(_Coordinatewise):
 
 
 def _bound(given: Any, side: str, forbidden: float) -> Array:
-    array = numbers(given, side)
-    if np.any(np.isnan(array)) or np.any(array == forbidden):
-        value = np.nan if np.any(np.isnan(array)) else forbidden
-        raise ValueError(
-            f"{side} bound of a Box cannot be {value}; use {-forbidden} for an entry without "
-            f"a {side} bound."
-        )
-    return array
+    """A read-only copy of a bound as the user gives it."""
+    given = list(given.values()) if isinstance(given, Mapping) else given
+    name, hint = f"{side} bound of a Box", f"{-forbidden} leaves that side of an entry open"
+    array = real_array(name, given, finite=False, hint=hint)
+    if np.any(array == forbidden):
+        raise refuse(name, f"another number than {forbidden}", forbidden, hint)
+    return read_only(array.copy())
 
 
 def _brief(array: Array) -> str:
@@ -297,22 +278,23 @@ class Polyhedron(Support):
             self, "_columns", column_names(self.A, "the inequalities", numbered=True)
         )
         object.__setattr__(self, "b", in_order(self.b, labels_of(self.A), "b"))
-        is_sparse = sparse.issparse(self.A)
-        matrix = sparse.csr_array(self.A, copy=True) if is_sparse else numbers(self.A, "A")
-        vector = np.atleast_1d(numbers(self.b, "b"))
+        hint = "drop the rows without a bound"
+        matrix = self.A
+        if sparse.issparse(matrix):
+            matrix = sparse.csr_array(matrix, copy=True)
+            real_array("A of a Polyhedron", matrix.data, hint=hint)
+        else:
+            given = list(matrix.values()) if isinstance(matrix, Mapping) else matrix
+            matrix = read_only(real_array("A of a Polyhedron", given, hint=hint).copy())
+        vector = np.atleast_1d(real_array("b of a Polyhedron", self.b, hint=hint)).copy()
         if matrix.ndim != 2 or vector.shape != (matrix.shape[0],):
             raise ValueError(
                 f"Polyhedron(A, b) needs A of shape (k, d) and b of shape (k,), got shapes "
                 f"{matrix.shape} and {vector.shape}; write one row of A and one entry of b per "
                 "inequality."
             )
-        entries = matrix.data if sparse.issparse(matrix) else matrix
-        if not (np.all(np.isfinite(entries)) and np.all(np.isfinite(vector))):
-            raise ValueError(
-                "Polyhedron(A, b) needs finite entries; drop the rows without a bound."
-            )
         object.__setattr__(self, "A", matrix)
-        object.__setattr__(self, "b", vector)
+        object.__setattr__(self, "b", read_only(vector))
 
     def in_order(self, labels: Sequence[Any] | None) -> Support:
         order = label_order(self._columns, labels, "the inequalities", "column")
