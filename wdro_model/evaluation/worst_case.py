@@ -22,6 +22,7 @@ from wdro_model.objectives.integration.tilted import Gaussian, Tilted, tilted_re
 from wdro_model.solve.certify import Solution
 from wdro_model.solve.true_risk import robust_value, with_best_thresholds, worst_with_tails
 from wdro_model.solvers.objective import Array
+from wdro_model.uncertainty.costs.budgets import shorten_to_budget
 from wdro_model.uncertainty.parameter import UncertainParameter
 
 RANDOM_STREAM = 2**20
@@ -277,5 +278,5 @@ def within_budget(model: RobustModel, rows: Array, source: Array, weights: Array
     A support known by a predicate alone may not hold the points between: nothing is moved there.
     """
     origins = model.rows[source]
-    shorter = model.cost.within_budget(origins, rows, model.radius, weights)
+    shorter = shorten_to_budget(model.cost, origins, rows, model.radius, weights)
     return shorter if model.joint.contains(shorter).all() else rows

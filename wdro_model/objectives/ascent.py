@@ -18,6 +18,7 @@ import numpy as np
 from wdro_model.errors import UnknownToCost
 from wdro_model.model import RobustModel
 from wdro_model.solvers.objective import Array
+from wdro_model.uncertainty.costs.budgets import shorten_to_budget, small_moves, typical_price
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def climb(
     except NotImplementedError:
         return None  # a callable loss without gradients in the data
     steep = float(np.sqrt(mean(np.sum(slopes**2, axis=1))))
-    price = dual or model.cost.typical_price(steep, model.radius, model.joint)
+    price = dual or typical_price(model.cost, steep, model.radius, model.joint)
     if not np.isfinite(price) or price <= 0:
         return None
     low, high, rows = 0.0, np.inf, model.rows
@@ -105,7 +106,9 @@ def climb(
 
 def _better(model: RobustModel, x: Array, best: Climbed, rows: Array) -> Climbed:
     """The rows, their moves shortened to what the budget allows, if worse than the best so far."""
-    moved = model.cost.within_budget(model.rows, rows, model.radius, model.shares.probabilities)
+    moved = shorten_to_budget(
+        model.cost, model.rows, rows, model.radius, model.shares.probabilities
+    )
     losses, cost = model.loss.values(x, moved), _mean_cost(model, moved)
     expected = float(model.shares.total(losses))
     in_the_ball = cost <= model.radius * (1.0 + ROUNDING)
@@ -198,7 +201,7 @@ def _spend_budget(model: RobustModel, moves: Array) -> Array:
             break
         moves = 2 * moves
     shares = model.shares.probabilities
-    points = model.cost.within_budget(model.rows, points, model.radius, shares)
+    points = shorten_to_budget(model.cost, model.rows, points, model.radius, shares)
     for _ in range(LIMITS.doublings if model.joint.bounds is None else 0):
         if model.joint.contains(points).all():
             break
@@ -263,7 +266,7 @@ def _first_steps(model: RobustModel, price: float) -> tuple[Array | None, Array]
 def _typical_length(model: RobustModel) -> float:
     """The radius as the length of a first step."""
     try:
-        order, scale = model.cost.small_moves(model.joint)
+        order, scale = small_moves(model.cost, model.joint)
     except UnknownToCost:
         return float(np.std(model.rows)) or 1.0
     return float((model.radius / scale) ** (1.0 / order))

@@ -25,6 +25,7 @@ from wdro_model.objectives.integration.inner_integral import Stream
 from wdro_model.objectives.integration.tilted import Gaussian
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost
+from wdro_model.uncertainty.costs.budgets import small_moves, typical_price
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.samples import SampleShares, one_if_equal
 
@@ -62,7 +63,7 @@ def adversary_gain(model: RobustModel, x: Array) -> float:
     mean = SampleShares.full(1).total if model.affine_in_data else joint.shares_of(some).total
     slopes = np.array(model.loss(x, rows)[1].in_data(np.ones(len(rows))))
     slopes[:, cost.frozen] = 0.0
-    order, scale = cost.small_moves(joint)
+    order, scale = small_moves(cost, joint)
     reach = float((model.radius / scale) ** (1 / order))
     first = reach * float(np.sqrt(mean(slope_norms(cost, slopes) ** 2)))
     if joint.bounds is not None:
@@ -200,7 +201,7 @@ def default_epsilon(margin: float, cost: BoundCost) -> float:
 
 def typical_dual(gradient: float, radius: float, cost: BoundCost, joint: JointSamples) -> float:
     """The multiplier of the budget for a loss that is linear in the data."""
-    return cost.typical_price(max(gradient, 1e-12), radius, joint)
+    return typical_price(cost, max(gradient, 1e-12), radius, joint)
 
 
 @dataclass(frozen=True)

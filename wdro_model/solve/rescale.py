@@ -30,6 +30,7 @@ from wdro_model.objectives.cvar_thresholds import at_quantiles
 from wdro_model.objectives.empirical import Program
 from wdro_model.solvers.objective import Array
 from wdro_model.solvers.warm_highs import WarmHighs
+from wdro_model.uncertainty.costs.budgets import largest_gains
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter
 from wdro_model.uncertainty.supports import Box
@@ -216,7 +217,7 @@ def _budget_gain(model: RobustModel, x: Array, count: int = 1) -> float:
     try:
         slopes = np.array(model.loss(x, rows)[1].in_data(np.ones(len(rows))))
         slopes = np.where(model.cost.frozen, 0.0, slopes)
-        gain = float(np.max(model.cost.largest_gains(slopes, model.radius, model.joint.width)))
+        gain = float(np.max(largest_gains(model.cost, slopes, model.radius, model.joint.width)))
     except (ArithmeticError, NotImplementedError, UnknownToCost):
         return 0.0
     return gain if np.isfinite(gain) else 0.0

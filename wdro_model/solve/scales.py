@@ -41,6 +41,7 @@ from wdro_model.solve.plan import Plan, plan
 from wdro_model.solve.rescale import probed_loss_unit
 from wdro_model.solvers import FrankWolfe, Stop
 from wdro_model.solvers.objective import Array
+from wdro_model.uncertainty.costs.budgets import small_moves
 from wdro_model.uncertainty.samples import active_client
 
 
@@ -193,7 +194,7 @@ def typical_gain(model: RobustModel, options: Options) -> float:
     gain, unit = adversary_gain(model, x), probed_loss_unit(model)
     if gain > LIMITS.zero_loss * unit:
         return gain
-    order, scale = model.cost.small_moves(model.joint)
+    order, scale = small_moves(model.cost, model.joint)
     loss = float(model.shares.total(np.abs(model.loss.values(x, model.rows))))
     size = loss if loss > LIMITS.zero_loss * unit else unit
     return (model.radius / scale) ** (1 / order) * size

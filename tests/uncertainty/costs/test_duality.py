@@ -17,6 +17,7 @@ from wdro_model.errors import UnknownToCost
 from wdro_model.testing import check_cost as check
 from wdro_model.uncertainty import JointSamples, UncertainParameter
 from wdro_model.uncertainty.costs import RescaledCost
+from wdro_model.uncertainty.costs.budgets import shorten_to_budget, small_moves
 
 D = 4
 JOINT = JointSamples([UncertainParameter(D, samples=np.random.default_rng(0).normal(size=(5, D)))])
@@ -132,7 +133,7 @@ def test_moves_of_the_default_sigma_cost_half_the_radius(name):
 def test_shortened_moves_cost_the_radius(cost, delta, radius):
     delta = np.where(cost.frozen, 0.0, delta)[None]
     origins = np.zeros((1, D))
-    moved = cost.within_budget(origins, delta, radius)
+    moved = shorten_to_budget(cost, origins, delta, radius)
     before, after = (float(cost(origins, rows)[0]) for rows in (delta, moved))
     assert after == pytest.approx(min(before, radius), rel=1e-9)
 
@@ -198,15 +199,15 @@ def test_moves_of_a_function_are_shortened_by_its_values():
     points = JOINT.matrix + np.random.default_rng(3).normal(size=JOINT.matrix.shape)
     weights = np.array([0.5, 0.2, 0.1, 0.1, 0.1])
     for some in (None, weights):
-        moved = cost.within_budget(JOINT.matrix, points, 0.3, some)
+        moved = shorten_to_budget(cost, JOINT.matrix, points, 0.3, some)
         spent = np.average(steep(JOINT.matrix, moved), weights=some)
         assert spent == pytest.approx(0.3, rel=1e-9)
-    assert cost.within_budget(JOINT.matrix, points, 1e6) is points
+    assert shorten_to_budget(cost, JOINT.matrix, points, 1e6) is points
 
 
 def test_the_law_of_small_moves_of_a_function_is_measured():
     cost = wdro.costs.Callable(lambda a, b: 5.0 * np.linalg.norm(b - a, axis=1) ** 1.5).bind(JOINT)
-    np.testing.assert_allclose(cost.small_moves(JOINT), (1.5, 5.0), rtol=1e-6)
+    np.testing.assert_allclose(small_moves(cost, JOINT), (1.5, 5.0), rtol=1e-6)
     forbidden = wdro.costs.Callable(
         lambda a, b: np.where(np.any(a != b, axis=1), np.inf, 0.0)
     ).bind(JOINT)

@@ -42,6 +42,7 @@ from wdro_model.objectives.exact.decomposition import Group, all_maxima
 from wdro_model.objectives.exact.maxima import Maxima, NumericMaxima
 from wdro_model.solvers.cone_solver import Conic
 from wdro_model.solvers.objective import Array
+from wdro_model.uncertainty.costs.budgets import largest_gains, typical_price
 from wdro_model.uncertainty.samples import SampleShares
 
 
@@ -288,7 +289,7 @@ def best_price(model: RobustModel, x: Array, adversaries: list[Adversary]) -> Be
     if rate == 0:
         only = side(1.0)
         return unspent(replace(only, value=only.value - model.radius))
-    start = model.cost.typical_price(rate, model.radius, model.joint)
+    start = typical_price(model.cost, rate, model.radius, model.joint)
     right = side(1.001 * start * max(1, len(adversaries)))
     while right.cost > model.radius:
         right = side(2 * right.dual)
@@ -321,7 +322,7 @@ def typical_size(model: RobustModel, groups: tuple[Group, ...], x: Array) -> flo
             numbers.full_slopes(model.cost.dimension),
         )
         best = values.max(axis=2)
-        gains = model.cost.largest_gains(slopes, model.radius, width)
+        gains = largest_gains(model.cost, slopes, model.radius, width)
         depth = float((best - values.min(axis=2)).max())
         size = max(size, float(np.ptp(best)), float(gains.max()), depth / TOLERANCES.deepest)
     return power_of_two(size)

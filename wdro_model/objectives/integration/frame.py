@@ -23,6 +23,7 @@ from scipy.optimize import nnls
 from wdro_model.loss.batched import FlatLoss
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost
+from wdro_model.uncertainty.costs.budgets import typical_price
 from wdro_model.uncertainty.joint import JointSamples
 from wdro_model.uncertainty.parameter import UncertainParameter
 from wdro_model.uncertainty.supports import Polyhedron
@@ -288,4 +289,4 @@ def affine_dual(
     weights = np.ones(frame.dimension) if frame.weights is None else frame.weights
     squares = (frame.pulled(raw) ** 2 / weights).sum(axis=1)
     size = float(np.sqrt(frame.joint.shares_of(samples).total(squares)))
-    return cost.typical_price(size, radius, frame.joint)
+    return typical_price(cost, size, radius, frame.joint)

@@ -22,6 +22,7 @@ import scipy.sparse as sp
 
 from wdro_model.errors import UnknownToCost, blaming, function_name
 from wdro_model.registry import refuse_signature
+from wdro_model.uncertainty.costs.budgets import small_moves
 from wdro_model.uncertainty.samples import one_if_equal
 
 if TYPE_CHECKING:
@@ -38,14 +39,10 @@ class Tolerances:
     """Coordinates up to which a matrix is worked out: the cost of moves along all pairs."""
     most_unit_moves: int = 10_000
     """Coordinates up to which a unit move of each is priced, one by one."""
-    probed_coordinates: int = 16
-    """Coordinates along which a small move is priced; more seldom tell the order better."""
     drawn_moves: int = 2000
     """Draws of the mean cost of a normal move; its relative error is a few percent."""
     move_entries: int = 2**20
     """Numbers of moves that are priced at once (8 MiB)."""
-    bisection_steps: int = 60
-    """Halvings of a factor in [0, 1], down to its rounding."""
 
 
 TOLERANCES = Tolerances()
@@ -221,15 +218,6 @@ class BoundCost(ABC):
         flat = np.reshape(slopes, (-1, self.dimension))
         return np.linalg.solve(self.matrix, flat.T).T.reshape(np.shape(slopes))
 
-    def largest_gains(self, slopes: Array, radius: float, width: Array | None) -> Array:
-        """The largest gain of the budget along slopes (..., d), within a box of some width (d,)."""
-        gains = self.distance(radius) * self.dual_norms(slopes)
-        if width is None:
-            return gains
-        with np.errstate(invalid="ignore"):
-            across = np.where(slopes == 0, 0.0, np.abs(slopes) * width).sum(axis=-1)
-        return np.minimum(gains, across)
-
     # ------------------------------------------------------------------ in convex programs
     def conjugate(self, slopes: Any, price: Any) -> tuple[Any | None, list[Any]]:
         """`sup_delta <u, delta> - price c(delta)` for each row u of slopes (n, d), CVXPY.
@@ -258,43 +246,11 @@ class BoundCost(ABC):
             self._unknown("distance", "it has no order.")
         return radius if self.order == 1.0 else float(radius ** (1.0 / self.order))
 
-    def typical_price(self, rate: float, radius: float, joint: JointSamples) -> float:
-        """A first guess of the multiplier of the budget: r^(1-p) rate / (p w), w |.|^p small moves.
-
-        Exact for an affine loss on R^d whose slope has the dual norm `rate`.
-        """
-        try:
-            order, scale = self.small_moves(joint)
-        except UnknownToCost:
-            return rate  # of some size; the search for the multiplier finds the right one
-        distance = (radius / scale) ** (1.0 / order)
-        return rate * distance ** (1.0 - order) / (order * scale)
-
-    def small_moves(self, joint: JointSamples) -> tuple[float, float]:
-        """p and w with c ~ w |delta|^p for small moves; measured where the order is not known.
-
-        |.| is the norm of the cost if it knows its dual, else the Euclidean one.
-        """
-        if self.order is not None and self.knows("dual_norms"):
-            return self.order, 1.0
-        row = joint.matrix[:1]
-        step = 1e-3 * max(1e-6, float(np.abs(joint.matrix[: min(50, joint.size)]).mean()))
-        free = (~np.asarray(self.frozen)).astype(float)
-        some = np.flatnonzero(free)[: TOLERANCES.probed_coordinates]
-        directions = [free, *np.eye(self.dimension)[some]] if self.dimension <= 1000 else [free]
-        for direction in (sign * one for one in directions for sign in (1.0, -1.0)):
-            move = step * direction[None]
-            near, far = (float(self(row, row + times * move)[0]) for times in (1, 2))
-            if 0 < near < far < math.inf:
-                order = float(np.clip(np.log2(far / near), 0.5, 4.0))
-                return order, near / (step * float(np.linalg.norm(direction))) ** order
-        self._unknown("small_moves", "pass sigma=... and epsilon=...")
-
     def default_sigma(self, radius: float, joint: JointSamples) -> float | Array:
         """Standard deviations of normal moves that cost radius / 2 on average."""
         free = ~np.asarray(self.frozen)
         if self.order is None:
-            order, scale = self.small_moves(joint)
+            order, scale = small_moves(self, joint)
             return float((radius / (2 * scale)) ** (1 / order) / np.sqrt(max(1, free.sum())))
         lengths = np.where(free, self.coordinate_scales, 1.0)
         count = max(
@@ -305,34 +261,6 @@ class BoundCost(ABC):
         if not 0 < mean < math.inf:
             self._unknown("default_sigma", "pass sigma=...")
         return one_if_equal((radius / (2 * mean)) ** (1.0 / self.order) / lengths)
-
-    def within_budget(
-        self, origins: Array, points: Array, radius: float, weights: Array | None = None
-    ) -> Array:
-        """The points, moved back towards their origins by one factor where they cost too much.
-
-        The mean cost of the result, in some weights, is at most the radius.
-        """
-
-        def shortened(factor: float) -> Array:
-            return origins + factor * (points - origins)
-
-        def spent(moved: Array) -> float:
-            costs = self(origins, moved)
-            return float(costs.mean() if weights is None else weights @ costs)
-
-        total = spent(points)
-        if total <= radius:
-            return points
-        if self.order is not None and total < math.inf:
-            shorter = shortened((radius / total) ** (1.0 / self.order))
-            if spent(shorter) <= radius * (1 + 1e-12):
-                return shorter
-        low, high = 0.0, 1.0
-        for _ in range(TOLERANCES.bisection_steps):
-            middle = 0.5 * (low + high)
-            low, high = (middle, high) if spent(shortened(middle)) <= radius else (low, middle)
-        return shortened(low)
 
     # ------------------------------------------------------------------ the same in other terms
     def rescaled(self, units: Array, unit: float) -> BoundCost:
