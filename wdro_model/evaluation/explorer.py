@@ -29,15 +29,34 @@ if TYPE_CHECKING:
     from wdro_model.evaluation.report import Judged
     from wdro_model.problem import Problem
 
-DOTS_PER_INCH, MAX_DOTS = 130, 1.5e6
-"""Resolution of a picture, and a limit on its dots in all."""
-MAX_COORDINATES, MAX_ENTRIES, MAX_SAMPLES = 24, 12, 8
-"""Coordinates of the decision, entries of the data, and samples of the worst case on the page."""
-PERCENT_STEPS, MAX_QUANTILES = (1, 2, 5, 10), 40_000
-"""Percents from one quantile of the losses to the next; quantiles on the page, at most."""
-MAX_DATA_SIZE = 2**24
-"""Numbers in the data up to which worst cases are computed for the page."""
-DIGITS, QUANTILE_DIGITS = 8, 5
+
+@dataclass(frozen=True)
+class PageLimits:
+    """Limits that keep a page small; larger ones show more."""
+
+    dots_per_inch: int = 130
+    """Resolution of a picture."""
+    dots: float = 1.5e6
+    """Dots of a picture in all."""
+    coordinates: int = 24
+    """Coordinates of the decision: those that change most."""
+    entries: int = 12
+    """Entries of the data that the adversary moves most."""
+    samples: int = 8
+    """Samples of the worst case whose moves gain most."""
+    quantiles: int = 40_000
+    """Quantiles of the losses in all."""
+    data_size: int = 2**24
+    """Numbers in the data up to which worst cases are computed."""
+    digits: int = 8
+    """Digits of a number."""
+    quantile_digits: int = 5
+    """Digits of a quantile of the losses."""
+
+
+LIMITS = PageLimits()
+PERCENT_STEPS = (1, 2, 5, 10)
+"""Percents from one quantile of the losses to the next; the smallest step that fits is taken."""
 
 
 def page(title: str, sections: Mapping[str, str]) -> str:
@@ -61,17 +80,17 @@ def text_of_file(name: str) -> str:
     return (files("wdro_model.evaluation") / name).read_text(encoding="utf-8")
 
 
-def wide(table: str) -> str:
+def scrolling_table(table: str) -> str:
     """A table that scrolls sideways where the page is too narrow."""
     return f'<div class="wide">{table}</div>'
 
 
-def sorting(table: str) -> str:
+def sortable_table(table: str) -> str:
     """A table whose headings sort it."""
-    return wide(table.replace('class="wdro"', 'class="wdro report"', 1))
+    return scrolling_table(table.replace('class="wdro"', 'class="wdro report"', 1))
 
 
-def meanings(columns: Iterable[Column]) -> str:
+def column_meanings(columns: Iterable[Column]) -> str:
     """The columns and what they mean."""
     pairs = (f"<dt>{escape(c.title)}</dt><dd>{escape(c.meaning)}</dd>" for c in columns)
     return "<dl>\n" + "\n".join(pairs) + "\n</dl>"
@@ -80,7 +99,9 @@ def meanings(columns: Iterable[Column]) -> str:
 def image(figure: Any, text: str) -> str:
     """A figure as an image within the page; the text is for readers who do not see it."""
     area = float(np.prod(figure.get_size_inches()))
-    source, width, height = embedded_png(figure, min(DOTS_PER_INCH, np.sqrt(MAX_DOTS / area)))
+    source, width, height = embedded_png(
+        figure, min(LIMITS.dots_per_inch, np.sqrt(LIMITS.dots / area))
+    )
     return f'<p><img src="{source}" width="{width}" height="{height}" alt="{escape(text)}"></p>'
 
 
@@ -140,7 +161,7 @@ class Explorer:
     def percent(self) -> int:
         """The step, in percent, from one quantile of the losses on the page to the next."""
         curves = len(self.scenario_sets) * len(self.judged)
-        fits = (step for step in PERCENT_STEPS if curves * (100 // step + 1) <= MAX_QUANTILES)
+        fits = (step for step in PERCENT_STEPS if curves * (100 // step + 1) <= LIMITS.quantiles)
         return next(fits, PERCENT_STEPS[-1])
 
     def data(self) -> dict[str, Any]:
@@ -187,7 +208,7 @@ class Explorer:
             for k, name in enumerate(self.tracks)
         )
         now, moved = (
-            wide(html_table(columns, []).replace("<table", f'<table id="{name}"', 1))
+            scrolling_table(html_table(columns, []).replace("<table", f'<table id="{name}"', 1))
             for name, columns in (("now", NOW), ("moved", MOVED))
         )
         shown = len(data["coordinates"])
@@ -226,7 +247,7 @@ class Explorer:
             "cvar": short_list(s.tail for s in statistics),
             "worst": short_list(s.worst for s in statistics),
             "excess": short_list(judged.excess(scenarios) for judged in track),
-            "quantiles": [short_list(curve, QUANTILE_DIGITS) for curve in curves],
+            "quantiles": [short_list(curve, LIMITS.quantile_digits) for curve in curves],
         }
 
     def _adversary_move(self, judged: Judged) -> AdversaryMove | None:
@@ -236,7 +257,7 @@ class Explorer:
         model = self.problem.with_radius(judged.radius)._model
         if (
             not isinstance(model, RobustModel)
-            or model.joint.size * model.joint.dimension > MAX_DATA_SIZE
+            or model.joint.size * model.joint.dimension > LIMITS.data_size
         ):
             return None
         try:
@@ -279,7 +300,7 @@ class AdversaryMove:
         after = sum_by_sample(outcome_of(model, x, worst.scenarios).losses) / divisor
         costs = sum_by_sample(model.cost(model.rows[worst.source], rows)) / divisor
         gain = model.sign * weight * (after - before)
-        most = np.argsort(-gain, kind="stable")[:MAX_SAMPLES]
+        most = np.argsort(-gain, kind="stable")[: LIMITS.samples]
         table = np.column_stack([np.arange(model.joint.size), weight, before, after, costs])
         return cls(
             expected=model.sign * worst.expected_loss,
@@ -302,9 +323,9 @@ class AdversaryMove:
 
 def shown_coordinates(decisions: np.ndarray) -> list[int]:
     """The coordinates of the decision that change most between radii and methods."""
-    if decisions.shape[1] <= MAX_COORDINATES:
+    if decisions.shape[1] <= LIMITS.coordinates:
         return list(range(decisions.shape[1]))
-    return sorted(most_changing(decisions, MAX_COORDINATES).tolist())
+    return sorted(most_changing(decisions, LIMITS.coordinates).tolist())
 
 
 def shown_entries(moves: Sequence[AdversaryMove]) -> list[int]:
@@ -312,15 +333,15 @@ def shown_entries(moves: Sequence[AdversaryMove]) -> list[int]:
     if not moves:
         return []
     most = np.abs([move.shift for move in moves]).max(axis=0)
-    return sorted(np.argsort(-most, kind="stable")[:MAX_ENTRIES].tolist())
+    return sorted(np.argsort(-most, kind="stable")[: LIMITS.entries].tolist())
 
 
-def short_list(values: Iterable[Any], digits: int = DIGITS) -> list[float | None]:
+def short_list(values: Iterable[Any], digits: int = LIMITS.digits) -> list[float | None]:
     """Numbers with a few digits."""
     return [short_number(value, digits) for value in values]
 
 
-def short_number(value: Any, digits: int = DIGITS) -> float | None:
+def short_number(value: Any, digits: int = LIMITS.digits) -> float | None:
     """A number with a few digits, short in JSON; None where there is none, or an infinite one."""
     if value is None or not math.isfinite(value):
         return None

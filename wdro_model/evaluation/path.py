@@ -21,7 +21,13 @@ from wdro_model.evaluation.attempts import (
     warm_arguments,
     was_interrupted,
 )
-from wdro_model.evaluation.explorer import Explorer, coordinate_names, meanings, page, sorting
+from wdro_model.evaluation.explorer import (
+    Explorer,
+    column_meanings,
+    coordinate_names,
+    page,
+    sortable_table,
+)
 from wdro_model.evaluation.report import DecisionTable, Judged, Refused
 from wdro_model.evaluation.statistics import TRAINING, LossStatistics, outcomes_by_set
 from wdro_model.loss.batched import Layout
@@ -210,9 +216,9 @@ class RadiusPath(DecisionTable):
         explorer = Explorer(self.problem, self.methods, self.scenario_sets, self.problem.radius)
         sections = {
             "Over the radius": explorer.html(),
-            "All radii": sorting(self.html()),
+            "All radii": sortable_table(self.html()),
             "Messages": listed(self.messages()),
-            "What the columns mean": meanings(self.columns),
+            "What the columns mean": column_meanings(self.columns),
         }
         return write_text(page(title, sections), path)
 

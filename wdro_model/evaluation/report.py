@@ -19,7 +19,7 @@ from wdro_model.display.tables import (
     words,
     write_text,
 )
-from wdro_model.evaluation.explorer import Explorer, image, meanings, page, sorting
+from wdro_model.evaluation.explorer import Explorer, column_meanings, image, page, sortable_table
 from wdro_model.evaluation.statistics import (
     METHOD,
     SCENARIOS,
@@ -396,11 +396,11 @@ class Report(DecisionTable):
         others = self.messages()[len(self.refused) :]
         sections = {
             "Over the radius": along_radii._explorer(self),
-            "Losses": sorting(self.html()),
+            "Losses": sortable_table(self.html()),
             "Without a decision": listed([*reasons.values(), *others]),
             "Against a baseline": self._paired(),
             "Pictures": self._pictures(),
-            "What the columns mean": meanings(self.columns),
+            "What the columns mean": column_meanings(self.columns),
             "Notes": listed(dict.fromkeys(notes)),
         }
         return write_text(page(title, sections), path)
@@ -429,7 +429,7 @@ class Report(DecisionTable):
         names = [judged.name for judged in self.methods]
         if len(names) < 2:
             return ""
-        return sorting(self.advantage("erm" if "erm" in names else names[0]).html())
+        return sortable_table(self.advantage("erm" if "erm" in names else names[0]).html())
 
     def _pictures(self) -> str:
         """The losses as a picture within the page."""
