@@ -326,7 +326,7 @@ def test_classes_that_cannot_be_are_refused():
         ([demand], r"got \['ndarray'\]"),
         ([UserClass("a", demand)] * 2, "different names, got 'a' twice"),
         ([UserClass("a", np.zeros((3, 3)))], r"demand of class 'a' must have shape \(2, 2\)"),
-        ([UserClass("a", demand, fixed_cost=np.ones(3))], "one for each of the 2 links"),
+        ([UserClass("a", demand, fixed_cost=np.ones(3))], "one entry for each of the 2 arcs"),
     ):
         with pytest.raises(ValueError, match=message):
             class_equilibrium(network, classes)

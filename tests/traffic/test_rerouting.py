@@ -116,7 +116,7 @@ def test_days_have_the_weather_and_incidents_of_their_law(network):
     ("changes", "message"),
     [
         ({"bad_weather": 1.5}, "bad_weather must be a probability from 0 to 1, got 1.5"),
-        ({"incident": [0.1]}, "one for each of the 76 links"),
+        ({"incident": [0.1]}, "one entry for each of the 76 arcs"),
         ({"incident": -0.1}, "incident must be a probability"),
         ({"incident_capacity": 0.0}, "incident_capacity must be a positive finite number"),
         ({"weather_time": "slow"}, "weather_time must be a positive finite number, got 'slow'"),

@@ -430,7 +430,7 @@ def test_negative_weights_are_refused_by_name(backend):
         flows.minimize([-0.5, 1.0, 1.0])
     with pytest.raises(ValueError, match="direction must be finite, got nan at index 2"):
         flows.minimize([1.0, 1.0, np.nan])
-    with pytest.raises(ValueError, match=r"shape \(3,\), got \(2,\)"):
+    with pytest.raises(ValueError, match=r"shape \(3,\), got shape \(2,\)"):
         flows.minimize([1.0, 1.0])
     # Rounding errors, and arcs that lead nowhere.
     assert flows.minimize([1.0, -1e-13, -8.0]).tolist() == [1.0, 0.0, 0.0]

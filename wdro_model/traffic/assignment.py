@@ -540,30 +540,23 @@ def price_of_anarchy(
     time_limit: float | None = None,
     **options: Unpack[AssignmentOptions],
 ) -> float:
-    """The total cost of the user equilibrium over that of the social optimum, >= 1.
+    """The total cost of the user equilibrium over the cost of the social optimum, >= 1.
 
     Parameters
     ----------
     **options
-        Those of `equilibrium` and `social_optimum`.
+        The options of `equilibrium` and `social_optimum`.
 
     Examples
     --------
-    >>> round(wdro.traffic.price_of_anarchy(wdro.datasets.sioux_falls(), gap=1e-3), 2)
+    >>> round(wdro.traffic.price_of_anarchy(network, gap=1e-3), 2)
     1.04
     """
     flows = TrafficFlows(network) if flows is None else flows
-    runs = [
-        assign(
-            network,
-            gap=gap,
-            method=method,
-            flows=flows,
-            solver=solver,
-            time_limit=time_limit,
-            **options,
+    selfish, best = (
+        network.total_cost(
+            _assign(purpose, network, gap, method, flows, solver, None, time_limit, options).flow
         )
-        for assign in (equilibrium, social_optimum)
-    ]
-    selfish, best = (network.total_cost(run.flow) for run in runs)
+        for purpose in (SELFISH, SOCIAL)
+    )
     return selfish / best if best else 1.0

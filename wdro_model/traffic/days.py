@@ -21,7 +21,7 @@ from wdro_model.problem import Problem
 from wdro_model.sets import In
 from wdro_model.traffic.assignment import biconjugate_solver
 from wdro_model.traffic.beckmann import beckmann
-from wdro_model.traffic.fields import as_numbers, check_rule
+from wdro_model.traffic.fields import as_numbers, check_rule, per_arc
 from wdro_model.traffic.flows import TrafficFlows
 from wdro_model.traffic.network import Network, as_flow, check_network
 from wdro_model.uncertainty import UncertainParameter
@@ -108,12 +108,8 @@ class TrafficDays:
 
     def __post_init__(self) -> None:
         check_network(self.network)
-        object.__setattr__(self, "incident", as_numbers(self.incident, "incident"))
-        if self.incident.shape not in ((), (self.network.n_arcs,)):
-            raise ValueError(
-                f"incident must be a probability, or one for each of the {self.network.n_arcs} "
-                f"links, got shape {self.incident.shape}."
-            )
+        incident = per_arc(self.incident, "incident", self.network.n_arcs)
+        object.__setattr__(self, "incident", incident)
         rule = ("a probability from 0 to 1", lambda v: (v >= 0) & (v <= 1))
         for name in ("bad_weather", "incident"):
             check_rule(name, as_numbers(getattr(self, name), name), rule)

@@ -69,6 +69,23 @@ def check_rule(
         raise ValueError(f"{name} must be {kind}, got {float(values[index])!r}{where}{tail}.")
 
 
+def per_arc(given: Any, name: str, count: int) -> Array:
+    """Real numbers (A,) for the arcs, from one number or one for each."""
+    values = as_numbers(given, name)
+    if values.shape not in ((), (count,)):
+        raise ValueError(
+            f"{name} must be a number or have one entry for each of the {count} arcs, got shape "
+            f"{values.shape}."
+        )
+    return np.broadcast_to(values, (count,))
+
+
+def arc_name(a: int, arcs: Sequence[tuple[Any, Any]]) -> str:
+    """An arc by its position and the names of its ends."""
+    tail, head = arcs[a]
+    return f"arc {a} ({tail!r} -> {head!r})"
+
+
 def as_indices(given: Any, field: str) -> Array:
     """A vector of node indices, as a copy."""
     array = np.asarray(given)
@@ -187,10 +204,14 @@ def checked_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     check_demand(demand, [nodes[z] for z in zones.tolist()])
     stored = {
         **indices,
-        **{field: _arc_values(given[field], field, arcs) for field in ARC_FIELDS},
+        **{field: per_arc(given[field], field, len(arcs)) for field in ARC_FIELDS},
         "through": as_through(True if given["through"] is None else given["through"], len(nodes)),
         "demand": demand,
     }
+    for field, rule in ARC_FIELDS.items():
+        check_rule(
+            field, stored[field], rule, lambda a: f" on {arc_name(a, arcs)}", WAYS_OUT[field]
+        )
     positions = given["positions"]
     return {field: _read_only_copy(values) for field, values in stored.items()} | {
         "positions": None if positions is None else _read_only_copy(_positions(positions, nodes)),
@@ -222,22 +243,6 @@ def _check_zones(zones: Array, count: int, nodes: tuple[Any, ...]) -> None:
     if (repeats > 1).any():
         node = nodes[int(values[np.argmax(repeats > 1)])]
         raise ValueError(f"zones must be different nodes, got node {node!r} more than once.")
-
-
-def _arc_values(given: Any, field: str, arcs: list[tuple[Any, Any]]) -> Array:
-    values = as_numbers(given, field)
-    if values.shape not in ((), (len(arcs),)):
-        raise ValueError(
-            f"{field} must be a number or have one entry for each of the {len(arcs)} arcs, got "
-            f"shape {values.shape}."
-        )
-    values = np.broadcast_to(values, (len(arcs),))
-
-    def place(a: int) -> str:
-        return f" on arc {a} ({arcs[a][0]!r} -> {arcs[a][1]!r})"
-
-    check_rule(field, values, ARC_FIELDS[field], place, WAYS_OUT[field])
-    return values
 
 
 def _positions(given: Any, nodes: tuple[Any, ...]) -> Array:

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from wdro_model import checks
 from wdro_model.compat import networkx as nx
 from wdro_model.errors import unknown_name
-from wdro_model.traffic.fields import check_rule, checked_fields
+from wdro_model.traffic.fields import arc_name, check_rule, checked_fields
 from wdro_model.traffic.files.frames import (
     FrameNames,
     NetworkFrames,
@@ -143,9 +143,8 @@ class Network:
         lost = ~(np.isfinite(capacity) & (capacity > 0))
         if lost.any():
             a = int(np.argmax(lost))
-            tail, head = self.arcs[a]
             raise ValueError(
-                f"arc {a} ({tail!r} -> {head!r}) with b = {self.b[a]:g} and power "
+                f"{arc_name(a, self.arcs)} with b = {self.b[a]:g} and power "
                 f"{self.power[a]:g} has no capacity that floating point can hold for alpha = "
                 f"{alpha:g}; choose an alpha near its b, or set its b to 0."
             )
@@ -312,8 +311,7 @@ def as_flow(given: Any, network: Network, one: bool = False) -> Array:
     least = -FLOW_ROUNDING * max(1.0, float(np.max(np.abs(flow), initial=0.0)))
 
     def place(*index: int) -> str:
-        tail, head = network.arcs[index[-1]]
-        return f" on arc {index[-1]} ({tail!r} -> {head!r})"
+        return f" on {arc_name(index[-1], network.arcs)}"
 
     rule = ("finite and nonnegative", lambda v: np.isfinite(v) & (v >= least))
     check_rule("flows", flow, rule, place)

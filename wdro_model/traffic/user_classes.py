@@ -26,7 +26,7 @@ from wdro_model.solve.options import SolveOptions
 from wdro_model.solvers import Solver
 from wdro_model.traffic.assignment import biconjugate_solver
 from wdro_model.traffic.beckmann import beckmann
-from wdro_model.traffic.fields import as_demand, as_numbers
+from wdro_model.traffic.fields import FINITE, as_demand, check_rule, per_arc
 from wdro_model.traffic.flows import TrafficFlows
 from wdro_model.traffic.network import Network
 
@@ -195,7 +195,7 @@ def class_equilibrium(
 
 def _charges(user: UserClass, network: Network) -> Array:
     """The charges of the links for a class, in units of time (A,)."""
-    charged = np.broadcast_to(as_numbers(user.fixed_cost, "fixed_cost"), (network.n_arcs,))
+    charged = per_arc(user.fixed_cost, "fixed_cost", network.n_arcs)
     return charged / user.value_of_time
 
 
@@ -216,10 +216,6 @@ def _checked_classes(network: Network, classes: Sequence[UserClass]) -> tuple[Us
                 f"demand of class {user.name!r} must have shape {network.demand.shape}, one "
                 f"row for each zone of the network, got {user.demand.shape}."
             )
-        charged = as_numbers(user.fixed_cost, f"fixed_cost of class {user.name!r}")
-        if charged.shape not in ((), (network.n_arcs,)) or not np.isfinite(charged).all():
-            raise ValueError(
-                f"fixed_cost of class {user.name!r} must be finite, one number or one for each of "
-                f"the {network.n_arcs} links, got shape {charged.shape}."
-            )
+        name = f"fixed_cost of class {user.name!r}"
+        check_rule(name, per_arc(user.fixed_cost, name, network.n_arcs), FINITE)
     return users

@@ -295,22 +295,15 @@ class Scratch(NamedTuple):
 @part
 def new_scratch(n: Any, m: Any) -> Scratch:
     """Room for n nodes and m links."""
+    costs, places, nodes = np.empty((3, n)), np.empty((3, n), np.int64), np.empty((3, n), np.uint32)
+    costs[0] = np.inf
+    slot, waiting = np.empty(n + 1, np.int64), np.zeros(n, np.bool_)
+    links, flows, following = np.empty(m, np.uint32), np.empty(m), np.empty(m, np.int64)
     return Scratch(
-        np.full(n, np.inf),
-        np.empty(n),
-        np.empty(n),
-        np.zeros(n),
-        np.empty(n, np.int64),
-        np.empty(n, np.int64),
-        np.empty(n, np.int64),
-        np.empty(n + 1, np.int64),
-        np.empty(n, np.uint32),
-        np.empty(n, np.uint32),
-        np.empty(n, np.uint32),
-        np.zeros(n, np.bool_),
-        np.empty(m, np.uint32),
-        np.empty(m),
-        np.empty(m, np.int64),
+        *(costs[0], costs[1], costs[2], np.zeros(n)),
+        *(places[0], places[1], places[2], slot),
+        *(nodes[0], nodes[1], nodes[2], waiting),
+        *(links, flows, following),
     )
 
 

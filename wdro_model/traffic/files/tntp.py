@@ -30,30 +30,15 @@ END, TOTAL, LINKS = "END OF METADATA", "TOTAL OD FLOW", "NUMBER OF LINKS"
 NODES, ZONES, FIRST = "NUMBER OF NODES", "NUMBER OF ZONES", "FIRST THRU NODE"
 
 STANDARD_COLUMNS = (
-    "init_node",
-    "term_node",
-    "capacity",
-    "length",
-    "free_flow_time",
-    "b",
-    "power",
-    "speed",
-    "toll",
-    "link_type",
+    *("init_node", "term_node", "capacity", "length", "free_flow_time"),
+    *("b", "power", "speed", "toll", "link_type"),
 )
 """The columns of a net file, in order."""
 REQUIRED_COLUMNS = ("init_node", "term_node", "capacity", "free_flow_time", "b", "power")
 COLUMN_SYNONYMS = {
-    "init": "init_node",
-    "from": "init_node",
-    "from_node": "init_node",
-    "tail": "init_node",
-    "term": "term_node",
-    "to": "term_node",
-    "to_node": "term_node",
-    "head": "term_node",
-    "ftime": "free_flow_time",
-    "fft": "free_flow_time",
+    **dict.fromkeys(("init", "from", "from_node", "tail"), "init_node"),
+    **dict.fromkeys(("term", "to", "to_node", "head"), "term_node"),
+    **dict.fromkeys(("ftime", "fft"), "free_flow_time"),
     "speed_limit": "speed",
     "type": "link_type",
 }

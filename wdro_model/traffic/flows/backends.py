@@ -67,15 +67,19 @@ class TreeLoading:
         return np.bincount(entries, through[loaded], self.graph.entries).astype(np.float64)
 
 
-def tree_loadings(graph: RoadGraph) -> list[TreeLoading]:
-    """Loadings that cover all origins."""
-    return [TreeLoading(graph, rows) for rows in graph.chunks(graph.sources.size)]
+def load_trees(graph: RoadGraph, predecessors: NDArray[np.int32]) -> Vector:
+    """Flows on the entries (E,), for a predecessor tree of each origin (O, N)."""
+    flows = np.zeros(graph.entries)
+    for rows in graph.chunks(graph.sources.size):
+        flows += TreeLoading(graph, rows)(predecessors[rows])
+    return flows
 
 
 # ------------------------------------------------------------------ shortest path trees
 def with_scipy(flows: TrafficFlows) -> LinearOracle:
     """Dijkstra on a CSR matrix whose structure is built once and whose data is overwritten."""
-    graph, loadings = flows.graph, tree_loadings(flows.graph)
+    graph = flows.graph
+    loadings = [TreeLoading(graph, rows) for rows in graph.chunks(graph.sources.size)]
     matrix = graph.matrix(np.zeros(graph.entries))
     writing = Lock()
 
@@ -92,33 +96,22 @@ def with_scipy(flows: TrafficFlows) -> LinearOracle:
 
 
 def with_networkx(flows: TrafficFlows) -> LinearOracle:
-    """Dijkstra on a NetworkX graph; the trees are loaded in the reverse of the order of search."""
-    graph, trips = flows.graph, flows.trips
-    entry = {pair: i for i, pair in enumerate(zip(graph.tails.tolist(), graph.heads.tolist()))}
-    roads: Any = nx.DiGraph(list(entry))
+    """Dijkstra on a NetworkX graph."""
+    graph = flows.graph
+    roads: Any = nx.DiGraph(list(zip(graph.tails.tolist(), graph.heads.tolist())))
     roads.add_nodes_from(range(graph.size))
-    attributes = [roads.edges[pair] for pair in entry]
-    demand = []
-    for row, source in enumerate(graph.sources.tolist()):
-        pairs = slice(trips.starts[row], trips.starts[row + 1])
-        ends = zip(trips.destinations[pairs].tolist(), trips.quantities[pairs].tolist())
-        demand.append((source, dict(ends)))
+    attributes = [roads.edges[pair] for pair in zip(graph.tails.tolist(), graph.heads.tolist())]
 
     def minimize(weights: Vector) -> Vector:
         for attribute, weight in zip(attributes, graph.weights(weights).tolist()):
             attribute["weight"] = weight
-        entry_flows = [0.0] * graph.entries
-        for source, ends in demand:
-            before, distance = nx.dijkstra_predecessor_and_distance(roads, source)
-            through = ends.copy()
-            # Nodes are listed as they were reached for good, each after its first predecessor.
-            for node in reversed(distance):
-                flow = through.get(node)
-                if flow is not None and node != source:
-                    tail = before[node][0]
-                    entry_flows[entry[tail, node]] += flow
-                    through[tail] = through.get(tail, 0.0) + flow
-        return graph.link_flows(np.array(entry_flows), weights)
+        predecessors = np.full((graph.sources.size, graph.size), -1, dtype=np.int32)
+        for row, source in enumerate(graph.sources.tolist()):
+            before, _ = nx.dijkstra_predecessor_and_distance(roads, source)
+            for node, tails in before.items():
+                # The first predecessor was nearer than all before it: these make up a tree.
+                predecessors[row, node] = tails[0] if tails and node != source else -1
+        return graph.link_flows(load_trees(graph, predecessors), weights)
 
     return minimize
 
@@ -194,8 +187,7 @@ def load_supports(graph: RoadGraph, used: NDArray[np.bool_]) -> Vector:
                 f"the flow found from {trips.names[trips.origins[row]]!r} does not reach "
                 f"{trips.names[missed[0]]!r}; use backend='scipy'."
             )
-    rows = slice(0, trips.origins.size)
-    return TreeLoading(graph, rows)(predecessors) if trips.origins.size else np.zeros(graph.entries)
+    return load_trees(graph, predecessors)
 
 
 def with_ortools(flows: TrafficFlows) -> LinearOracle:
