@@ -25,6 +25,13 @@ MIXED_INTEGER = ("HIGHS", "SCIP", "GUROBI", "MOSEK", "COPT", "XPRESS", "CPLEX")
 
 COMPILING = ("gp", "enforce_dpp", "ignore_dpp", "canon_backend")
 """Options of `cvxpy.Problem.solve` that are not the solver's."""
+EMPTY_SET = (
+    "the feasible set is empty: no point meets all the constraints; relax or remove one of them."
+)
+UNBOUNDED_OBJECTIVE = (
+    "the objective is unbounded below over the feasible set; bound the variables, for example by "
+    "x <= 10, or check the sign of the loss."
+)
 DECIDED = (settings.OPTIMAL, settings.INFEASIBLE, settings.UNBOUNDED)
 UNDECIDED = {
     settings.INFEASIBLE_INACCURATE: "any point meets all the constraints",
@@ -126,16 +133,9 @@ class Conic:
         if problem.status not in DECIDED and left is not None and left <= 0:
             raise OutOfTime
         if problem.status == settings.INFEASIBLE:
-            raise InfeasibleError(
-                "the feasible set is empty: no point meets all the constraints; "
-                "relax or remove one of them."
-            )
+            raise InfeasibleError(EMPTY_SET)
         if problem.status == settings.UNBOUNDED:
-            raise UnboundedError(
-                "the objective is unbounded below over the feasible set; bound the variables, "
-                "for example by x <= 10, or check the sign of the loss."
-            )
-
+            raise UnboundedError(UNBOUNDED_OBJECTIVE)
         if problem.status in UNDECIDED:
             raise SolverError(
                 f"the solver could not tell whether {UNDECIDED[problem.status]}; rescale the data, "

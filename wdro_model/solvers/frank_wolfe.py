@@ -42,8 +42,34 @@ StepName = Literal["line_search", "adaptive", "open_loop"]
 """The built-in step rules; `register_step` adds others."""
 
 
+class FirstOrder:
+    """Settings that the first-order methods share, and their way to the driver."""
+
+    max_iterations: int
+    time_limit: float | None
+    callbacks: Sequence[Callback]
+    stage: ClassVar[str | None] = None
+    """The stage of a solve that runs it; None where the objective decides."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def _drive(
+        self,
+        objective: Any,
+        feasible: FeasibleSet,
+        start: Any,
+        rules: Rules,
+        gap: float,
+        **rest: Any,
+    ) -> Outcome:
+        limits = Limits(self.max_iterations, gap, self.time_limit)
+        rest = {"callbacks": self.callbacks, **rest}
+        return run(objective, feasible, start, rules, limits, **rest)
+
+
 @dataclass(frozen=True)
-class FrankWolfe:
+class FrankWolfe(FirstOrder):
     """Deterministic Frank-Wolfe: full gradients on fixed draws, a certified relative gap.
 
     Examples
@@ -81,14 +107,9 @@ class FrankWolfe:
     """Called with the state before each step; one that returns True stops the run."""
 
     features: ClassVar[frozenset[Feature]] = GRADIENT_FEATURES
-    stage: ClassVar[str | None] = None
-    """The stage of a solve that runs it; None where the objective decides."""
 
     def __post_init__(self) -> None:
         check_settings(self)
-        self._check_rules()
-
-    def _check_rules(self) -> None:
         direction = self.direction
         if isinstance(direction, str):
             choice("direction", direction, ["auto", *directions.RULES])
@@ -164,18 +185,8 @@ class FrankWolfe:
             gradient=gradients.Full(),
             dual=gradients.Exact() if dual_bound is None else gradients.Vertex(dual_bound),
         )
-        limits = Limits(self.max_iterations, self.gap, self.time_limit)
-        return run(
-            objective,
-            feasible,
-            start,
-            rules,
-            limits,
-            rng=rng,
-            callbacks=self.callbacks,
-            active_set=active_set,
-            **display,
-        )
+        display |= {"rng": rng, "active_set": active_set}
+        return self._drive(objective, feasible, start, rules, self.gap, **display)
 
     def describe(self, feasible: FeasibleSet) -> str:
         name, step = self.direction_name(feasible).replace("_", " "), rule_name(self.step_rule)
@@ -183,7 +194,7 @@ class FrankWolfe:
 
 
 @dataclass(frozen=True)
-class MomentumFrankWolfe:
+class MomentumFrankWolfe(FirstOrder):
     """The paper's Algorithm 2: momentum stochastic Frank-Wolfe with mini-batches.
 
     Steps 2/(t+7), momentum 4/(t+8)^(2/3), batches without replacement, S fresh draws for each
@@ -216,11 +227,6 @@ class MomentumFrankWolfe:
     callbacks: Sequence[Callback] = ()
 
     features: ClassVar[frozenset[Feature]] = frozenset({Feature.GRADIENTS})
-    stage: ClassVar[str | None] = None
-    """The stage of a solve that runs it; None where the objective decides."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def run(
         self,
@@ -241,10 +247,7 @@ class MomentumFrankWolfe:
             dual=tracking
             or (gradients.Exact() if dual_bound is None else gradients.Vertex(dual_bound)),
         )
-        limits = Limits(self.max_iterations, 0.0, self.time_limit)
-        return run(
-            objective, feasible, start, rules, limits, rng=rng, callbacks=self.callbacks, **display
-        )
+        return self._drive(objective, feasible, start, rules, 0.0, rng=rng, **display)
 
     def describe(self, feasible: FeasibleSet) -> str:
         return (
@@ -262,7 +265,7 @@ LARGEST_ENTRY = 1e12
 
 
 @dataclass(frozen=True)
-class QuasiNewton:
+class QuasiNewton(FirstOrder):
     """Projected quasi-Newton steps: for curved sets, unbounded ones, or no constraints at all.
 
     The certificate is a Frank-Wolfe gap: over the set where it is bounded; else over what of it is
@@ -296,11 +299,7 @@ class QuasiNewton:
         Feature.UNBOUNDED_SETS,
         Feature.COMPOSITE,
     }
-    stage: ClassVar[str | None] = None
     dual_bound: ClassVar[float | None] = None
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def run(
         self,
@@ -326,18 +325,9 @@ class QuasiNewton:
             gradient=gradients.Full(),
             dual=gradients.Exact(),
         )
-        limits = Limits(self.max_iterations, self.gap, self.time_limit)
-        guards = () if feasible.is_bounded else (refuse_flight,)
-        return run(
-            objective,
-            feasible,
-            start,
-            rules,
-            limits,
-            rng=rng,
-            callbacks=(*self.callbacks, *guards),
-            **display,
-        )
+        if not feasible.is_bounded:
+            display["callbacks"] = (*self.callbacks, refuse_flight)
+        return self._drive(objective, feasible, start, rules, self.gap, rng=rng, **display)
 
     def describe(self, feasible: FeasibleSet) -> str:
         where = ""

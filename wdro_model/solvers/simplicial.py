@@ -32,6 +32,7 @@ from wdro_model.errors import InfeasibleError, UnboundedError
 from wdro_model.sets.cone_program import twin_of, with_fixed_bounds
 from wdro_model.sets.deadlines import OutOfTime, deadline, seconds_left
 from wdro_model.sets.feasible_set import FeasibleSet
+from wdro_model.solvers.cone_solver import EMPTY_SET, UNBOUNDED_OBJECTIVE
 from wdro_model.solvers.driver import Stop, tolerance
 from wdro_model.solvers.features import Feature, check_settings
 from wdro_model.solvers.objective import Array, certificate
@@ -232,15 +233,9 @@ class ColumnMaster:
         if status == "MaxTime":
             raise OutOfTime
         if "PrimalInfeasible" in status:
-            raise InfeasibleError(
-                "the feasible set is empty: no point meets all the constraints; relax or remove "
-                "one of them."
-            )
+            raise InfeasibleError(EMPTY_SET)
         if "DualInfeasible" in status:
-            raise UnboundedError(
-                "the objective is unbounded below over the feasible set; bound the variables, "
-                "for example by x <= 10, or check the sign of the loss."
-            )
+            raise UnboundedError(UNBOUNDED_OBJECTIVE)
         raise SolverError(f"Clarabel stopped with status {status} on the master program.")
 
 

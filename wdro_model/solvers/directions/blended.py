@@ -165,10 +165,10 @@ class BlendedState(DirectionState):
     def propose(self, x: Array, gradient: Array, vertex: Array, gap: float) -> Move:
         scores = self.active.matrix @ gradient
         away, local = int(scores.argmax()), int(scores.argmin())
-        self._known = self._find(vertex, scores, float(gradient @ vertex))
+        self._known = self._index_of(vertex, scores, float(gradient @ vertex))
         if away == local or scores[away] - scores[local] < gap:
             return self.retreat(x, vertex)
-        self._pending = self._shift(scores, away, local)
+        self._pending = self._choose_shift(scores, away, local)
         rows = self.active.matrix[self._pending.where]
         return Move(np.asarray(self._pending.change @ rows), self._pending.longest)
 
@@ -177,43 +177,37 @@ class BlendedState(DirectionState):
         return Move(vertex - x, is_plain=True)
 
     def accept(self, step: float) -> Array | None:
-        if isinstance(self._pending, WeightShift):
-            self._move_weight(self._pending, step)
-        else:
-            assert self._pending is not None
-            self._blend(self._pending, step)
+        shift = self._pending
+        assert shift is not None
+        if isinstance(shift, WeightShift):
+            weights = self.active.weights
+            weights[shift.where] += step * shift.change
+            if step == shift.longest:
+                weights[shift.blocking] = 0.0
+        else:  # a share of all weight goes to the oracle's vertex
+            self.active.weights *= 1.0 - step
+            if self._known is None:
+                self.active.add(shift, step)
+            else:
+                self.active.weights[self._known] += step
         heavy = self.active.weights > self.LEAST_WEIGHT
         if not heavy.all():
             self.active.keep(heavy)
-        self._note(changed=not heavy.all() or not isinstance(self._pending, WeightShift))
+        self._observe_step(changed=not heavy.all() or not isinstance(shift, WeightShift))
         self._steps += 1
         if self._steps % self.REFRESH:
             return None
         self.active.normalise()
         return self.active.x
 
-    def _shift(self, scores: Array, away: int, local: int) -> WeightShift:
+    def _choose_shift(self, scores: Array, away: int, local: int) -> WeightShift:
         """A descent direction in the weights; scores are <gradient, vertex>."""
         raise NotImplementedError
 
-    def _note(self, changed: bool) -> None:
-        """Hear of a step, and whether it changed the active set."""
+    def _observe_step(self, changed: bool) -> None:
+        """Note a step, and whether it changed the active set."""
 
-    def _move_weight(self, shift: WeightShift, step: float) -> None:
-        weights = self.active.weights
-        weights[shift.where] += step * shift.change
-        if step == shift.longest:
-            weights[shift.blocking] = 0.0
-
-    def _blend(self, vertex: Array, step: float) -> None:
-        """Give a share of all weight to the oracle's vertex."""
-        self.active.weights *= 1.0 - step
-        if self._known is None:
-            self.active.add(vertex, step)
-        else:
-            self.active.weights[self._known] += step
-
-    def _find(self, vertex: Array, scores: Array, score: float) -> int | None:
+    def _index_of(self, vertex: Array, scores: Array, score: float) -> int | None:
         """The index of a vertex in the active set: only those that score as low can be the same."""
         margin = self.SAME_VERTEX * max(abs(score), float(np.abs(scores).max()))
         distance = self.SAME_VERTEX * float(np.abs(vertex).max())
@@ -257,7 +251,7 @@ class BlendedRule(DirectionRule):
 class PairwiseState(BlendedState):
     """Weight goes from one vertex to another."""
 
-    def _shift(self, scores: Array, away: int, local: int) -> WeightShift:
+    def _choose_shift(self, scores: Array, away: int, local: int) -> WeightShift:
         change = np.array([-1.0, 1.0])
         return WeightShift([away, local], change, away, float(self.active.weights[away]))
 
@@ -274,7 +268,7 @@ class ConjugateState(BlendedState):
         """Steepest descent and change of the last shift, on the same vertices."""
         self._proposed: tuple[Array, Array] | None = None
 
-    def _shift(self, scores: Array, away: int, local: int) -> WeightShift:
+    def _choose_shift(self, scores: Array, away: int, local: int) -> WeightShift:
         steepest = scores.mean() - scores
         steepest -= steepest.mean()
         change = self._conjugate(steepest)
@@ -294,7 +288,7 @@ class ConjugateState(BlendedState):
         least = self.LEAST_COSINE * float(np.linalg.norm(steepest) * np.linalg.norm(new))
         return new if steepest @ new > least else steepest
 
-    def _note(self, changed: bool) -> None:
+    def _observe_step(self, changed: bool) -> None:
         self._last, self._proposed = None if changed else self._proposed, None
 
 
@@ -329,7 +323,7 @@ class NewtonState(ConjugateState):
             active.pairs.add(x - self._before[0], gradient - self._before[1])
         self._before = (x, gradient)
         vertices = active.vertices
-        self._known = self._find(vertex, vertices @ gradient, float(gradient @ vertex))
+        self._known = self._index_of(vertex, vertices @ gradient, float(gradient @ vertex))
         if not len(active.pairs):
             return self.retreat(x, vertex)
         if self._known is None:
