@@ -21,11 +21,10 @@ import numpy as np
 from wdro_model.loss.batched import FlatLoss
 from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import DualPoint
-from wdro_model.objectives.integration.cell_regions import CellRegion, clipped_polygon, region_of
+from wdro_model.objectives.integration.cell_regions import CellRegion, clip_polygon, region_of
 from wdro_model.objectives.integration.cells import (
     CellIntegral,
     CellIntegrand,
-    CellMemory,
     Resolved,
     normal_log_masses,
 )
@@ -51,7 +50,7 @@ from wdro_model.uncertainty.costs import BoundCost
 from wdro_model.uncertainty.samples import SampleShares
 from wdro_model.uncertainty.supports import Polyhedron
 
-FINE_TOLERANCE, COARSE_TOLERANCE = {1: 1e-9, 2: 3e-6}, 1e-3
+TOLERANCE, COARSE_TOLERANCE = {1: 1e-9, 2: 3e-6}, 1e-3
 """Estimated relative errors of the integrals over one and over two coordinates, and of those to
 begin with. The estimate is that of the embedded rule: the error itself is smaller by far."""
 MOST_SAMPLES = {1: 3000, 2: 200}
@@ -118,13 +117,20 @@ class CellResults:
     nodes: int
 
 
+@dataclass
+class LastDual:
+    """The dual variable of the decision that was evaluated last; None before there is any."""
+
+    dual: float | None = None
+
+
 class CellSlice(Slice):
     """mean_k phi_k at one x, by cells.
 
     Parameters
     ----------
-    memory: the cells and the dual variable of the last decision, and of this one in the end.
-    guess: a dual variable, where the memory has none.
+    last: the dual variable of the last decision, and of this one in the end.
+    guess: a dual variable, where there was no decision before.
     """
 
     def __init__(
@@ -136,13 +142,13 @@ class CellSlice(Slice):
         *,
         epsilon: float,
         tolerance: float,
-        memory: CellMemory,
+        last: LastDual,
         guess: float | None,
     ) -> None:
         self._target, self._domain, self._epsilon = target, domain, epsilon
         self._samples, self._shares, self._tolerance = samples, shares.normalized(), tolerance
-        self._memory = memory
-        self.guess = guess if memory.dual is None else memory.dual
+        self._last_dual = last
+        self.guess = guess if last.dual is None else last.dual
         numbers, size = EXPECTED_NODES[domain.frame.dimension] * target.numbers, len(samples)
         self._keeps = size * numbers <= KEPT_NUMBERS
         step = max(1, size if self._keeps else CHUNK_NUMBERS // numbers)
@@ -155,17 +161,12 @@ class CellSlice(Slice):
         for i, chunk in enumerate(self._chunks):
             integral, samples = self._integrals.get(i), self._samples[chunk]
             if integral is None:
-                known, region = self._memory.of(samples), self._domain.region
-                deviation = self._domain.frame.deviation
-                integral = CellIntegral(
-                    self._target, region, deviation, samples, self._tolerance, known
-                )
-            resolved = integral.at(dual)
+                region, deviation = self._domain.region, self._domain.frame.deviation
+                integral = CellIntegral(self._target, region, deviation, samples, self._tolerance)
+            resolved = integral.evaluate(dual)
             yield integral, resolved, self._shares.subset(chunk)
             if self._keeps:
                 self._integrals[i] = integral
-            elif not resolved.diverges:
-                self._memory.keep(integral.kept(), integral.anew)
 
     def evaluate(self, dual: float) -> DualPoint:
         return self._results(dual).point
@@ -202,13 +203,12 @@ class CellSlice(Slice):
             raise infinite_gradient()
         gradient: Array = np.zeros(())
         for integral, resolved, shares in self._parts(dual):
-            self._memory.keep(integral.kept(), integral.anew)
             cell, node = np.nonzero(resolved.weights > LEAST_WEIGHT)
             counted = shares.subset(integral.position).multiple(resolved.weights)
             weights, moves = counted[cell, node] / len(self._samples), integral.moves()[cell, node]
             owners = integral.owners[cell]
             gradient = gradient + self._target.gradient(owners, moves, weights, dual)
-        self._memory.dual = dual
+        self._last_dual.dual = dual
         return gradient
 
     def diagnostics(self, dual: float) -> Diagnostics | None:
@@ -236,8 +236,8 @@ class ByCells(Integration):
         self.domain = CellDomain.of(frame_of(self.joint, self.cost, self.sigma), self.cost)
         self.dimension = self.domain.frame.dimension
         self.radius = model.radius or typical_radius(self.domain.frame)
-        self.tolerance = tolerance or FINE_TOLERANCE[self.dimension]
-        self.memory = CellMemory()
+        self.tolerance = tolerance or TOLERANCE[self.dimension]
+        self.last = LastDual()
         self._easier: ByCells | None = None
 
     def describe(self) -> str:
@@ -251,6 +251,7 @@ class ByCells(Integration):
         """The same with fewer cells, to begin with, in the plane."""
         if self.dimension == 2 and self.tolerance < COARSE_TOLERANCE and self._easier is None:
             self._easier = ByCells(self.model, self.scales, COARSE_TOLERANCE)
+            self._easier.last = self.last
         return self._easier
 
     def slice(
@@ -263,14 +264,12 @@ class ByCells(Integration):
             shares or self.joint.shares_of(samples),
             epsilon=self.epsilon,
             tolerance=self.tolerance,
-            memory=self.memory,
-            guess=self._guess(x) if self.memory.dual is None else None,
+            last=self.last,
+            guess=self._guess(x) if self.last.dual is None else None,
         )
 
     def _guess(self, x: Array) -> float | None:
-        """The dual variable of the easier strategy, or that of an affine loss."""
-        if self._easier is not None and self._easier.memory.dual is not None:
-            return self._easier.memory.dual
+        """The dual variable of an affine loss with the same slopes."""
         rows = np.unique(np.linspace(0, self.joint.size - 1, 32).astype(int))
         try:
             affine = affine_dual(self.loss, x, rows, self.domain.frame, self.cost, self.radius)
@@ -363,7 +362,7 @@ def thin_refusal(region: CellRegion) -> str | None:
     if not thin and len(region.normals):
         (u0, lo), (u1, hi) = low, high
         corners = np.array([(u0, lo), (u1, lo), (u1, hi), (u0, hi)])
-        part = clipped_polygon(corners, region.normals, region.slack[0])
+        part = clip_polygon(corners, region.normals, region.slack[0])
         x, y = part.T
         area = 0.5 * abs(float(x @ np.roll(y, 1) - y @ np.roll(x, 1)))
         thin = len(part) < 3 or area < FLAT * size**2

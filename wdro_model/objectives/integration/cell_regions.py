@@ -1,24 +1,17 @@
-"""The moves of a sample cut into cells, and the Gauss-Kronrod rules on a unit cell.
+"""The moves of a sample cut into cells, and the supports of all samples as regions.
 
 In units of the reference's deviations, t = y / sigma. A cell of the line is an interval; one of the
 plane lies between two parallels u0 <= t_1 <= u1 and two lines, t_2 from lo(t_1) to hi(t_1): a
 rectangle, or a trapezoid beside the oblique edge of a polyhedron. The sample itself is a corner:
 costs have their kinks there.
-
-The higher rule minus the embedded Gauss rule, line by line along each axis, estimates the error and
-tells the axis that causes it. A density exp(g) may be much narrower than the nodes are apart: g
-itself is then interpolated between them, up to the corners, and its last Legendre coefficients say
-how far that can be trusted.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise, product
 
 import numpy as np
-from numpy.polynomial import legendre
 
 from wdro_model.objectives.integration.frame import Frame
 from wdro_model.solvers.objective import Array
@@ -54,8 +47,8 @@ class CellRegion:
     def dimension(self) -> int:
         return self.low.shape[1]
 
-    def inside(self, owner: Array, t: Array) -> Array:
-        """Which points t (B, r) of the samples owner (B,) respect the half-planes."""
+    def contains(self, owner: Array, t: Array) -> Array:
+        """True for the points t (B, r) of the samples owner (B,) within the half-planes."""
         if not len(self.normals):
             return np.ones(len(t), dtype=bool)
         return np.all(t @ self.normals.T <= self.slack[owner], axis=1)
@@ -85,11 +78,11 @@ class CellRegion:
         found = []
         for u0, u1, lo, _, hi, _ in cells.reshape(-1, 6):
             corners = np.array([(u0, lo), (u1, lo), (u1, hi), (u0, hi)])
-            parts = [clipped_polygon(corners, self.normals, self.slack[sample])]
+            parts = [clip_polygon(corners, self.normals, self.slack[sample])]
             for crease in self.creases:
                 sides = (crease[None], -crease[None])
-                parts = [clipped_polygon(p, side, np.zeros(1)) for p in parts for side in sides]
-            found += [cell for part in parts for cell in trapezoids(part)]
+                parts = [clip_polygon(p, side, np.zeros(1)) for p in parts for side in sides]
+            found += [cell for part in parts for cell in split_polygon(part)]
         return np.array(found).reshape(-1, 6)
 
 
@@ -138,7 +131,7 @@ def breaks(low: float, high: float) -> Array:
 
 
 # ------------------------------------------------------------------ cells
-def cell_points(cells: Array, mesh: list[Array]) -> tuple[Array, Array]:
+def node_positions(cells: Array, mesh: list[Array]) -> tuple[Array, Array]:
     """Images (C, S, r) of points of the unit cell, and the log of the Jacobian there, (C, S)."""
     start, width = cells[:, :1], cells[:, 1:2] - cells[:, :1]
     first = start + width * mesh[0]
@@ -153,14 +146,14 @@ def cell_points(cells: Array, mesh: list[Array]) -> tuple[Array, Array]:
 
 
 def divisible(cells: Array) -> Array:
-    """Along which axes cells are thick enough to be cut, (C, r)."""
+    """True for the axes along which cells are thick enough to be cut, (C, r)."""
     ends = [cells[:, :2]]
     if cells.shape[1] == 6:
         ends.append(cells[:, [2, 4]] + cells[:, [3, 5]])
     return np.stack([np.ptp(end, axis=1) > THIN * np.abs(end).max(axis=1) for end in ends], axis=1)
 
 
-def halved(cells: Array, axes: Array) -> tuple[Array, Array]:
+def halve_cells(cells: Array, axes: Array) -> tuple[Array, Array]:
     """Cells cut in the middle along the marked axes (C, r), and the cell each came from."""
     source = np.arange(len(cells))
     for axis in range(axes.shape[1]):
@@ -182,13 +175,8 @@ def halved(cells: Array, axes: Array) -> tuple[Array, Array]:
     return cells, source
 
 
-def farthest(cells: Array) -> Array:
-    """The largest coordinate of each cell, (C,)."""
-    return np.abs(cells).max(axis=1)
-
-
 # ------------------------------------------------------------------ polygons
-def clipped_polygon(corners: Array, normals: Array, slack: Array) -> Array:
+def clip_polygon(corners: Array, normals: Array, slack: Array) -> Array:
     """The part of a convex polygon, corners (V, 2) in order, within half-planes."""
     for normal, limit in zip(normals, slack):
         excess = corners @ normal - limit
@@ -205,7 +193,7 @@ def clipped_polygon(corners: Array, normals: Array, slack: Array) -> Array:
     return corners
 
 
-def trapezoids(corners: Array) -> list[tuple[float, ...]]:
+def split_polygon(corners: Array) -> list[tuple[float, ...]]:
     """A convex polygon, corners (V, 2) in order, as cells between its corners along t_1."""
     if len(corners) < 3:
         return []
@@ -213,7 +201,7 @@ def trapezoids(corners: Array) -> list[tuple[float, ...]]:
     size = max(np.abs(corners).max(), 1e-300)
     u = u[np.append(True, np.diff(u) > THIN * size)]
     edges = [(corners[i - 1], corners[i]) for i in range(len(corners))]
-    found = []
+    cells = []
     for u0, u1 in pairwise(u):
         sides = []
         for one, other in edges:
@@ -225,128 +213,5 @@ def trapezoids(corners: Array) -> list[tuple[float, ...]]:
             continue
         low, high = min(sides), max(sides)
         if high[0] - low[0] > THIN * size:
-            found.append((u0, u1, low[1], low[2], max(high[1], low[1]), max(high[2], low[2])))
-    return [tuple(float(v) for v in one) for one in found]
-
-
-# ------------------------------
-# Tensor Gauss-Kronrod rules on a unit cell, and what their nodes say about the rest of the cell
-
-
-GAUSS_POINTS = {1: 7, 2: 4}
-"""Points of the embedded rule in one and in two dimensions."""
-CAUTION = 2.0
-"""How many times their last coefficients interpolated functions may be off."""
-
-
-@dataclass(frozen=True)
-class CellRule:
-    """A rule with n points along each of r axes."""
-
-    dimension: int
-    nodes: Array
-    """On [0, 1], (n,)."""
-    weights: Array
-    """Of the higher rule, (n,)."""
-    excess: Array
-    """Weights of the higher rule minus those of the embedded one, (n,)."""
-    between: Array
-    """Values at the nodes, between them and at the ends, from those at the nodes, (m, n)."""
-    last: Array
-    """The last two Legendre coefficients, (2, n)."""
-
-    @property
-    def size(self) -> int:
-        """Nodes of a cell."""
-        return len(self.nodes) ** self.dimension
-
-    def mesh(self) -> list[Array]:
-        """The coordinates of all nodes on the unit cell, r arrays (size,)."""
-        mesh = np.meshgrid(*[self.nodes] * self.dimension, indexing="ij")
-        return [axis.ravel() for axis in mesh]
-
-    def product_weights(self) -> Array:
-        """Those of all nodes, (size,)."""
-        one = self.weights
-        return one if self.dimension == 1 else np.outer(one, one).ravel()
-
-    def integrate(self, density: Array) -> tuple[Array, Array]:
-        """Integrals (C,) of densities given at the nodes (C, size), and errors by axis (C, r)."""
-        n = len(self.nodes)
-        if self.dimension == 1:
-            return density @ self.weights, np.abs(density @ self.excess)[:, None]
-        both = np.stack([self.weights, self.excess], axis=1)
-        inner = (density.reshape(-1, n) @ both).reshape(-1, n, 2)
-        across = density.reshape(-1, n, n).transpose(0, 2, 1).reshape(-1, n) @ self.excess
-        first = np.abs(across).reshape(-1, n) @ self.weights
-        second = np.abs(inner[:, :, 1]) @ self.weights
-        return inner[:, :, 0] @ self.weights, np.stack([first, second], axis=1)
-
-    def highest(self, logs: Array) -> Array:
-        """How high functions, given at the nodes (C, size), may be within their cells, (C,)."""
-        n, m = len(self.nodes), len(self.between)
-        both = np.concatenate([self.between, self.last]).T
-        lines = logs.reshape(-1, n) @ both
-        finer, slack = lines[:, :m], np.abs(lines[:, m:]).sum(axis=1)
-        if self.dimension == 1:
-            return finer.max(axis=1) + _peak(finer, finer.argmax(axis=1)) + CAUTION * slack
-        slack = slack.reshape(-1, n).max(axis=1)
-        across = finer.reshape(-1, n, m).transpose(0, 2, 1).reshape(-1, n) @ both
-        slack += np.abs(across[:, m:]).sum(axis=1).reshape(-1, m).max(axis=1)
-        plane = across[:, :m].reshape(-1, m, m)  # second axis, first axis
-        flat = plane.reshape(-1, m * m)
-        second, first = np.divmod(flat.argmax(axis=1), m)
-        cell = np.arange(len(plane))
-        peak = _peak(plane[cell, second], first) + _peak(plane[cell, :, first], second)
-        return flat[cell, second * m + first] + peak + CAUTION * slack
-
-    def ranges(self, logs: Array) -> Array:
-        """How much functions vary along lines in each axis, (C, r)."""
-        n = len(self.nodes)
-        cube = logs.reshape(-1, *[n] * self.dimension)
-        parts = [np.ptp(cube, axis=1 + i) for i in range(self.dimension)]
-        lines = n ** (self.dimension - 1)
-        return np.stack([part.reshape(len(logs), lines).max(axis=1) for part in parts], axis=1)
-
-
-def _peak(lines: Array, at: Array) -> Array:
-    """How much higher parabolas through the highest points of lines and their neighbours may be."""
-    row, last = np.arange(len(lines)), lines.shape[1] - 1
-    inner = (at > 0) & (at < last)
-    at = np.clip(at, 1, last - 1)
-    bend = np.abs(lines[row, at - 1] - 2 * lines[row, at] + lines[row, at + 1])
-    return np.where(inner, 0.25 * bend, 0.0)
-
-
-@cache
-def cell_rule(dimension: int) -> CellRule:
-    """The rule for cells of one or two dimensions."""
-    count = GAUSS_POINTS[dimension]
-    gauss, low = legendre.leggauss(count)
-    nodes = np.sort(np.concatenate([gauss, stieltjes_roots(count)]))
-    # Exact for all polynomials up to the number of nodes; the rest follows from their place.
-    n = len(nodes)
-    moments = np.zeros(n)
-    moments[0] = 2.0
-    vander = legendre.legvander(nodes, n - 1)
-    high = np.linalg.solve(vander.T, moments)
-    excess = high.copy()
-    excess[1::2] -= low
-    ends = np.sort(np.concatenate([[-1.0, 1.0], nodes, 0.5 * (nodes[1:] + nodes[:-1])]))
-    coefficients = np.linalg.inv(vander)
-    between = legendre.legvander(ends, n - 1) @ coefficients
-    return CellRule(
-        dimension, 0.5 * (nodes + 1), 0.5 * high, 0.5 * excess, between, coefficients[-2:]
-    )
-
-
-def stieltjes_roots(count: int) -> Array:
-    """The points that Kronrod adds to a Gauss rule: the roots of E with P_n E orthogonal to all
-    polynomials of degree up to n."""
-    points, weights = legendre.leggauss(2 * count + 2)
-    own = weights * legendre.legval(points, np.eye(count + 1)[-1])
-    powers = legendre.legvander(points, count + 1)
-    # sum_j e_j <P_n P_j P_i> = 0 for i <= n, with e_(n+1) = 1.
-    gram = powers[:, : count + 1].T @ (own[:, None] * powers)
-    found = np.linalg.lstsq(gram[:, :-1], -gram[:, -1], rcond=None)[0]
-    return np.sort(legendre.legroots(np.append(found, 1.0)).real)
+            cells.append((u0, u1, low[1], low[2], max(high[1], low[1]), max(high[2], low[2])))
+    return [tuple(float(v) for v in one) for one in cells]

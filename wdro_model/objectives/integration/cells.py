@@ -8,61 +8,82 @@ far the cells must reach, and where g rises without end.
 
 The loss at the nodes is evaluated once; the dual variable recombines what is known there, errors
 are estimated anew, and cells are halved further only where that asks for it.
+
+The higher rule minus the embedded Gauss rule, line by line along each axis, estimates the error and
+tells the axis that causes it. A density exp(g) may be much narrower than the nodes are apart: g
+itself is then interpolated between them, up to the corners, and its last Legendre coefficients say
+how far that can be trusted.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Protocol
 
 import numpy as np
+from numpy.polynomial import legendre
 
 from wdro_model.objectives.integration.cell_regions import (
     OCTAVES,
     CellRegion,
-    cell_points,
-    cell_rule,
     divisible,
-    farthest,
-    halved,
+    halve_cells,
+    node_positions,
 )
 from wdro_model.objectives.integration.normal import HALF_LOG_2PI, truncated_normal
 from wdro_model.sets.deadlines import check_deadline
 from wdro_model.solvers.objective import Array
 
-REFERENCE = 1e-9
-"""Estimated relative error of the mass that the reference gives to a polyhedron."""
-CUT = 60.0
-"""What is so far below the top, in logarithm, is not looked for."""
-SEEN = 2.5
-"""Nodes that come so close to the highest value that a cell may have, in logarithm, see it."""
-ALONG = {"error": 0.2, "range": 0.3}
-"""A cell is halved along the worst axis, and the other one if it has this share of the worst."""
-LEAST_REACH = 8.0
-FARTHEST = OCTAVES[-1]
-"""In deviations of the reference."""
-LARGEST = 1e15
-"""An exponent of this size has no digits left."""
-ROUNDS = 120
-GROWN = 2.0
-"""Cells that are so many times as many as at the last beginning are given up for new ones."""
+
+@dataclass(frozen=True)
+class Tolerances:
+    """Limits of the refinement; heights in the log of the density, lengths in deviations of the
+    reference."""
+
+    reference_error: float = 1e-9
+    """Estimated relative error of the mass that the reference gives to a polyhedron."""
+    window: float = 60.0
+    """Places so far below the top are not looked for."""
+    hidden: float = 2.5
+    """Height by which a cell may exceed its highest node before it is halved."""
+    error_share: float = 0.2
+    """A cell is halved along each axis with this share of the worst axis's error."""
+    range_share: float = 0.3
+    """The same for the range of g, in cells that may hide a peak."""
+    least_reach: float = 8.0
+    """Length that the first cells reach at least."""
+    farthest: float = float(OCTAVES[-1])
+    """Length beyond which g is taken to rise without end."""
+    largest: float = 1e15
+    """An exponent of this size has no digits left."""
+    rounds: int = 120
+    """Rounds of halving."""
+    most_nodes: int = 2**22
+    """Nodes of all samples, at most; those of a sample get their share of it."""
+    caution: float = 2.0
+    """Multiple of their last coefficients by which interpolated functions may be off."""
+
+
+LIMITS = Tolerances()
 MOST_CELLS = {1: 1000, 2: 4000}
-"""Cells of one sample, at most."""
-MOST_NODES = 2**22
-"""Nodes of all samples, at most; those of a sample get their share of it."""
+"""Cells of one sample, at most, on one and on two coordinates."""
+GAUSS_POINTS = {1: 7, 2: 4}
+"""Points of the embedded rule in one and in two dimensions."""
 
 
 class CellIntegrand(Protocol):
-    """Exponents g_k(y; l) of some samples, up to what is looked at once for all dual variables."""
+    """Exponents g_k(y; l) of some samples, from numbers that do not depend on the dual."""
 
-    def look(self, owner: Array, moves: Array) -> tuple[Array, ...]:
-        """What is needed of the points with moves y (B, r), as arrays (B, ...); the first of them
-        is NaN where the loss is not defined, and -inf where a move is ruled out."""
+    def look(self, owners: Array, moves: Array) -> tuple[Array, ...]:
+        """The numbers of points with moves y (B, r), as arrays (B, ...).
+
+        The first of them is NaN where the loss is not defined, and -inf where a move is ruled out.
+        """
         ...
 
-    def exponents(self, looked: tuple[Array, ...], owner: Array, dual: float) -> Array:
-        """g (K, S) at S points of the samples owner (K,), seen as arrays (K, S, ...)."""
+    def exponents(self, looked: tuple[Array, ...], owners: Array, dual: float) -> Array:
+        """g (K, S) at S points of the samples `owners` (K,), from their numbers (K, S, ...)."""
         ...
 
 
@@ -90,38 +111,14 @@ class Resolved:
         return self.shares * self.rule
 
 
-Kept = dict[int, tuple[float, Array]]
-"""For samples: how far their cells reach, and the cells."""
-
-
-class CellMemory:
-    """The cells and the dual variable of the decision that was evaluated last.
-
-    The next decision begins with them.
-    """
-
-    def __init__(self, dual: float | None = None) -> None:
-        self.dual = dual
-        self._cells: Kept = {}
-        self._first_counts: dict[int, int] = {}
-        """For samples, how many cells there were after the last begin without known cells."""
-
-    def of(self, samples: Array) -> Kept:
-        """The cells of some samples; none if they have become too many."""
-        own = {int(k): self._cells[int(k)] for k in samples if int(k) in self._cells}
-        first = sum(self._first_counts[k] for k in own)
-        return own if sum(len(cells) for _, cells in own.values()) <= GROWN * first else {}
-
-    def keep(self, cells: Kept, anew: bool) -> None:
-        """Remember the cells of a decision; anew: it did not begin with known cells."""
-        self._cells.update(cells)
-        for k, (_, own) in cells.items():
-            if anew or k not in self._first_counts:
-                self._first_counts[k] = len(own)
-
-
 class CellIntegral:
-    """Cells of some samples at one decision."""
+    """The integrals of some samples at one decision, and their cells.
+
+    Parameters
+    ----------
+    deviation: of the reference, the unit of the cells, (r,).
+    tolerance: the relative error of each integral.
+    """
 
     def __init__(
         self,
@@ -130,170 +127,149 @@ class CellIntegral:
         deviation: Array,
         samples: Array,
         tolerance: float,
-        known: Kept | None = None,
     ) -> None:
-        self.integrand, self.region, self.samples = integrand, region, samples
-        self.tolerance = tolerance
-        self.anew = not known
-        """Are there no cells of another decision to begin with?"""
-        self._deviation = deviation
+        self.samples, self.tolerance = samples, tolerance
+        self._integrand, self._region, self._deviation = integrand, region, deviation
         self._rule = cell_rule(region.dimension)
         self._mesh = self._rule.mesh()
-        self._most = min(
-            MOST_CELLS[region.dimension],
-            max(16, MOST_NODES // (self._rule.size * max(1, len(samples)))),
-        )
+        share = LIMITS.most_nodes // (self._rule.size * max(1, len(samples)))
+        self._most_cells = min(MOST_CELLS[region.dimension], max(16, share))
         points = region.scan(samples)
-        owner = np.repeat(samples, points.shape[1])
+        owners, shape = np.repeat(samples, points.shape[1]), points.shape[:2]
         flat = points.reshape(-1, region.dimension)
-        self._scan_points, shape = points, points.shape[:2]
-        self._scan_inside = region.inside(owner, flat).reshape(shape)
-        looked = _defined(integrand.look(owner, flat * deviation))
+        self._scan_points = points
+        self._scan_inside = region.contains(owners, flat).reshape(shape)
+        looked = self._defined(integrand.look(owners, flat * deviation))
         self._scanned = tuple(part.reshape(*shape, *part.shape[1:]) for part in looked)
-        known = known or {}
-        self._reach = np.array([known[int(k)][0] if int(k) in known else 0.0 for k in samples])
-        self._position = np.zeros(0, dtype=int)
-        given = [known[int(k)][1] for k in samples if int(k) in known]
-        self._take(np.flatnonzero(self._reach > 0), given, fresh=True)
+        self._reach = np.zeros(len(samples))
+        """How far the cells of each sample reach, (K,)."""
+        self.position = np.zeros(0, dtype=int)
+        """Positions of the cells' samples among the given ones, (C,), in order."""
+        size = self._rule.size
+        self.looked = tuple(np.zeros((0, size, *part.shape[2:])) for part in self._scanned)
+        """The numbers of the nodes, arrays (C, S, ...)."""
+        self._cells = np.zeros((0, 2 if region.dimension == 1 else 6))
+        self._jacobian = np.zeros((0, size))
+        self._holes = self._undefined = np.zeros(0, dtype=bool)
+        """Which cells have nodes that are ruled out, and where the loss is not defined."""
         self._last: Resolved | None = None
 
-    # -------------------------------------------------------------- what there is
     @property
     def owners(self) -> Array:
         """The samples of the cells, (C,)."""
-        return self.samples[self._position]
-
-    @property
-    def position(self) -> Array:
-        """Positions of the cells' samples among the given ones, (C,), in order."""
-        return self._position
-
-    @property
-    def looked(self) -> tuple[Array, ...]:
-        """What was seen at the nodes, arrays (C, S, ...)."""
-        return self._looked
+        return self.samples[self.position]
 
     def moves(self) -> Array:
         """The moves y of the nodes, (C, S, r)."""
-        return cell_points(self._cells, self._mesh)[0] * self._deviation
-
-    def kept(self) -> Kept:
-        """For each sample how far its cells reach, and the cells."""
-        ends = np.flatnonzero(np.diff(self._position)) + 1
-        parts = np.split(self._cells, ends)
-        found = self._position[np.append(0, ends)] if len(self._position) else []
-        return {int(self.samples[i]): (self._reach[i], part) for i, part in zip(found, parts)}
+        return node_positions(self._cells, self._mesh)[0] * self._deviation
 
     # -------------------------------------------------------------- the integrals
-    def at(self, dual: float) -> Resolved:
+    def evaluate(self, dual: float) -> Resolved:
         """The integrals, resolved at this dual variable."""
-        if self._last is not None and self._last.dual == dual:
-            return self._last
-        with np.errstate(all="ignore"):
-            self._last = self._resolved(dual)
+        if self._last is None or self._last.dual != dual:
+            with np.errstate(all="ignore"):
+                self._last = self._resolve(dual)
         return self._last
 
-    def _resolved(self, dual: float) -> Resolved:
-        needed = self._needed(dual)
+    def _resolve(self, dual: float) -> Resolved:
+        needed = self._needed_reach(dual)
         if np.isinf(needed).any():
             return self._infinite(dual)
         self._extend(needed)
-        for _ in range(ROUNDS):
+        for _ in range(LIMITS.rounds):
             check_deadline()
-            found, axes, beyond = self._measured(dual)
+            resolved, axes, beyond = self._integrate(dual)
             if beyond.any():
                 needed = np.where(beyond, 4 * self._reach, 0.0)
-                if (needed > FARTHEST).any():
+                if (needed > LIMITS.farthest).any():
                     return self._infinite(dual)
                 self._extend(needed)
-            elif found.diverges or not axes.any():
+            elif resolved.diverges or not axes.any():
                 break
             else:
-                self._halve(axes)
-        return found
+                cut: Array = np.any(axes, axis=1)
+                cells, source = halve_cells(self._cells[cut], axes[cut])
+                self._replace(cut, self.position[cut][source], cells)
+        return resolved
 
     def _infinite(self, dual: float) -> Resolved:
         none = np.full(len(self.samples), np.inf)
         return Resolved(dual, none, np.zeros((0, 0)), np.zeros(0), none)
 
-    def _measured(self, dual: float) -> tuple[Resolved, Array, Array]:
-        """The integrals on the cells as they are, the axes (C, r) along which cells are to be
-        halved, and the samples (K,) whose cells do not reach far enough."""
-        rule, position, size = self._rule, self._position, len(self.samples)
+    def _integrate(self, dual: float) -> tuple[Resolved, Array, Array]:
+        """The integrals on the cells as they are, and two guides for their refinement.
+
+        These are the axes (C, r) along which cells are to be halved, and the samples (K,) whose
+        cells do not reach far enough.
+        """
+        rule, position, size = self._rule, self.position, len(self.samples)
         nowhere = np.zeros((0, 1), dtype=bool)
         first = np.searchsorted(position, np.arange(size))
-        logs = self._exponents(dual) + self._jacobian
+        logs = self._integrand.exponents(self.looked, self.owners, dual) + self._jacobian
         heights = logs.max(axis=1)
         top = np.maximum.reduceat(heights, first)
         if np.isposinf(top).any():
             return self._infinite(dual), nowhere, np.zeros(size, dtype=bool)
-        self._refuse_undefined(heights > top[position] - CUT)
+        if (self._undefined & (heights > top[position] - LIMITS.window)).any():
+            raise FloatingPointError(
+                "the loss is not defined for scenarios of the support that matter; keep decision "
+                "and data inside its domain (bounds on the variables, a support for the uncertain "
+                "parameters)."
+            )
         density = np.exp(logs - top[position, None])
         mass, errors = rule.integrate(density)
         total = np.add.reduceat(mass, first)
         log_mass = top + np.log(total)
         errors /= total[position, None]
         worst = errors.sum(axis=1)
-        # What the cell may hold that the nodes do not see.
-        highest = np.where(self._holes, heights, rule.highest(logs))
+        # The mass that a cell may hold between its nodes.
+        highest = np.where(self._holes, heights, rule.bound(logs))
         share = highest - log_mass[position]
-        blind = (highest > heights + SEEN) & (share > np.log(0.1 * self.tolerance))
+        blind = (highest > heights + LIMITS.hidden) & (share > np.log(0.1 * self.tolerance))
         worst += np.where(blind, np.exp(np.minimum(share, 0.0)), 0.0)
         error = np.add.reduceat(worst, first)
-        outside = farthest(self._cells) >= self._reach[position] * (1 - 1e-9)
-        over = outside & (blind | (heights > top[position] - 0.5 * CUT))
+        outside = np.abs(self._cells).max(axis=1) >= self._reach[position] * (1 - 1e-9)
+        over = outside & (blind | (heights > top[position] - 0.5 * LIMITS.window))
         beyond = np.zeros(size, dtype=bool)
         beyond[position[over]] = True
         density /= total[position, None]
-        found = Resolved(dual, log_mass, density, rule.product_weights(), error)
+        resolved = Resolved(dual, log_mass, density, rule.product_weights(), error)
         if not (error > self.tolerance).any():
-            return found, nowhere, beyond
-        return found, self._rough_axes(errors, worst, error, blind, logs), beyond
+            return resolved, nowhere, beyond
+        return resolved, self._rough_axes(errors, worst, error, blind, logs), beyond
 
     def _rough_axes(
         self, errors: Array, worst: Array, error: Array, blind: Array, logs: Array
     ) -> Array:
         """Axes (C, r) of the cells with the largest errors, so that the rest is tolerable."""
-        position = self._position
+        position = self.position
         order = np.lexsort((worst, position))
         sums = np.cumsum(worst[order])
         first = np.searchsorted(position, np.arange(len(self.samples)))
         before = np.append(0.0, sums)[first]
         small = np.empty(len(worst), dtype=bool)
         small[order] = sums - before[position[order]] <= 0.5 * self.tolerance
-        rough = (error > self.tolerance)[position]
         count = np.bincount(position, minlength=len(self.samples))
-        rough &= ~small & (count < self._most)[position]
-        axes = errors > ALONG["error"] * errors.max(axis=1, keepdims=True)
+        rough = ~small & ((error > self.tolerance) & (count < self._most_cells))[position]
+        axes = errors > LIMITS.error_share * errors.max(axis=1, keepdims=True)
         some = np.flatnonzero(rough & blind)
         spread = self._rule.ranges(logs[some])
-        axes[some] = spread >= ALONG["range"] * spread.max(axis=1, keepdims=True)
-        axes &= rough[:, None]
-        return axes & divisible(self._cells)
+        axes[some] = spread >= LIMITS.range_share * spread.max(axis=1, keepdims=True)
+        return axes & rough[:, None] & divisible(self._cells)
 
-    def _exponents(self, dual: float) -> Array:
-        return self.integrand.exponents(self._looked, self.owners, dual)
-
-    def _refuse_undefined(self, lively: Array) -> None:
-        if (self._undefined & lively).any():
-            raise FloatingPointError(
-                "the loss is not defined for scenarios of the support that matter; keep decision "
-                "and data inside its domain (bounds on the variables, a support for the uncertain "
-                "parameters)."
-            )
-
-    # -------------------------------------------------------------- how far
-    def _needed(self, dual: float) -> Array:
-        """How far the cells of each sample must reach, (K,); infinite where g rises without end."""
+    # -------------------------------------------------------------- the reach of the cells
+    def _needed_reach(self, dual: float) -> Array:
+        """The reach that the cells of each sample need, (K,); infinite if g rises without end."""
         points, size = self._scan_points, len(self.samples)
-        g = self.integrand.exponents(self._scanned, self.samples, dual)
+        g = self._integrand.exponents(self._scanned, self.samples, dual)
         g = np.where(self._scan_inside, g, -np.inf)
         away = np.abs(points).max(axis=2)
-        near = np.where(g > g.max(axis=1, keepdims=True) - CUT, away, 0.0).max(axis=1)
-        needed = np.maximum(LEAST_REACH, 2.0 * near)
+        seen = g > g.max(axis=1, keepdims=True) - LIMITS.window
+        needed = np.maximum(LIMITS.least_reach, 2.0 * np.where(seen, away, 0.0).max(axis=1))
         rays, distance = (a.reshape(size, -1, len(OCTAVES)) for a in (g, away))
         # Beyond some distance nothing of g is left but rounding: the last steps before tell.
-        defined = np.cumprod(np.abs(np.nan_to_num(rays, nan=np.inf)) < LARGEST, axis=2).sum(axis=2)
+        exact = np.abs(np.nan_to_num(rays, nan=np.inf)) < LIMITS.largest
+        defined = np.cumprod(exact, axis=2).sum(axis=2)
         last = np.maximum(defined - 1, 1)[:, :, None]
         ahead, behind = (
             np.take_along_axis(rays, last - shift, axis=2)[:, :, 0] for shift in (0, 1)
@@ -309,68 +285,47 @@ class CellIntegral:
         short = np.flatnonzero(needed > self._reach)
         if not len(short):
             return
-        reach = LEAST_REACH * 4.0 ** np.ceil(np.log(needed[short] / LEAST_REACH) / np.log(4.0))
-        self._reach[short] = reach
-        self._take(short, [self.region.roots(int(self.samples[i]), self._reach[i]) for i in short])
+        least = LIMITS.least_reach
+        self._reach[short] = least * 4.0 ** np.ceil(np.log(needed[short] / least) / np.log(4.0))
+        roots = [self._region.roots(int(self.samples[i]), self._reach[i]) for i in short]
+        position = np.repeat(short, [len(part) for part in roots])
+        self._replace(np.isin(self.position, short), position, np.concatenate(roots))
 
-    # -------------------------------------------------------------- changes of the cells
-    def _take(self, which: Array, cells: list[Array], fresh: bool = False) -> None:
-        """Replace the cells of some samples, given by position."""
-        width = 2 if self.region.dimension == 1 else 6
-        new = np.concatenate([np.zeros((0, width)), *cells])
-        position = np.repeat(which, [len(part) for part in cells]).astype(int)
-        if fresh:
-            empty = np.zeros((0, width))
-            self._cells, self._jacobian = empty, np.zeros((0, self._rule.size))
-            self._holes = self._undefined = np.zeros(0, dtype=bool)
-            self._looked = tuple(
-                np.zeros((0, self._rule.size, *part.shape[2:])) for part in self._scanned
-            )
-        keep = ~np.isin(self._position, which)
-        self._join(np.flatnonzero(keep), position, new)
-
-    def _halve(self, axes: Array) -> None:
-        """Halve cells along the marked axes (C, r)."""
-        cut = axes.any(axis=1)
-        parts, source = halved(self._cells[cut], axes[cut])
-        self._join(np.flatnonzero(~cut), self._position[cut][source], parts)
-
-    def _join(self, keep: Array, position: Array, cells: Array) -> None:
-        """Those of the cells that are kept, and new ones."""
-        moves, jacobian = cell_points(cells, self._mesh)
-        flat = (moves * self._deviation).reshape(-1, self.region.dimension)
-        looked = self.integrand.look(np.repeat(self.samples[position], self._rule.size), flat)
-        shape = (len(cells), self._rule.size)
-        looked = tuple(part.reshape(*shape, *part.shape[1:]) for part in looked)
+    def _replace(self, cut: Array, position: Array, cells: Array) -> None:
+        """Put new cells, of samples at these positions, in the place of those marked in `cut`."""
+        points, jacobian = node_positions(cells, self._mesh)
+        flat = (points * self._deviation).reshape(-1, self._region.dimension)
+        looked = self._integrand.look(np.repeat(self.samples[position], self._rule.size), flat)
+        looked = tuple(p.reshape(len(cells), self._rule.size, *p.shape[1:]) for p in looked)
         undefined = np.any(np.isnan(looked[0]), axis=1)
-        looked = _defined(looked)
+        looked = self._defined(looked)
         holes = np.any(np.isneginf(looked[0]), axis=1)
-        order = np.argsort(np.concatenate([self._position[keep], position]), kind="stable")
+        order = np.argsort(np.concatenate([self.position[~cut], position]), kind="stable")
 
-        def joined(old: Array, new: Array) -> Array:
-            return np.concatenate([old[keep], new])[order]
+        def merged(old: Array, new: Array) -> Array:
+            return np.concatenate([old[~cut], new])[order]
 
-        self._cells = joined(self._cells, cells)
-        self._jacobian = joined(self._jacobian, jacobian)
-        self._holes = joined(self._holes, holes)
-        self._undefined = joined(self._undefined, undefined)
-        self._looked = tuple(joined(*pair) for pair in zip(self._looked, looked))
-        self._position = joined(self._position, position)
+        self._cells = merged(self._cells, cells)
+        self._jacobian = merged(self._jacobian, jacobian)
+        self._holes = merged(self._holes, holes)
+        self._undefined = merged(self._undefined, undefined)
+        self.looked = tuple(merged(*pair) for pair in zip(self.looked, looked))
+        self.position = merged(self.position, position)
         self._last = None
 
-
-def _defined(looked: tuple[Array, ...]) -> tuple[Array, ...]:
-    """With -inf for NaN: a scenario without a loss has no weight."""
-    return (np.where(np.isnan(looked[0]), -np.inf, looked[0]), *looked[1:])
+    @staticmethod
+    def _defined(looked: tuple[Array, ...]) -> tuple[Array, ...]:
+        """The numbers with -inf for NaN: a scenario without a loss has no weight."""
+        return (np.where(np.isnan(looked[0]), -np.inf, looked[0]), *looked[1:])
 
 
 class Normal:
     """The reference as an integrand."""
 
-    def look(self, owner: Array, moves: Array) -> tuple[Array, ...]:
+    def look(self, owners: Array, moves: Array) -> tuple[Array, ...]:
         return (-0.5 * (moves**2).sum(axis=1),)
 
-    def exponents(self, looked: tuple[Array, ...], owner: Array, dual: float) -> Array:
+    def exponents(self, looked: tuple[Array, ...], owners: Array, dual: float) -> Array:
         return looked[0]
 
 
@@ -383,5 +338,128 @@ def normal_log_masses(region: CellRegion) -> Array:
             masses[finite] = truncated_normal(region.low[finite], region.high[finite]).log_mass
         return masses.sum(axis=1)
     everyone, unit = np.arange(len(region.low)), np.ones(region.dimension)
-    found = CellIntegral(Normal(), region, unit, everyone, REFERENCE).at(0.0)
-    return found.log_mass - region.dimension * HALF_LOG_2PI
+    integral = CellIntegral(Normal(), region, unit, everyone, LIMITS.reference_error)
+    return integral.evaluate(0.0).log_mass - region.dimension * HALF_LOG_2PI
+
+
+# ------------------------------
+# Tensor Gauss-Kronrod rules on a unit cell
+
+
+@dataclass(frozen=True)
+class CellRule:
+    """A rule with n points along each of r axes."""
+
+    dimension: int
+    nodes: Array
+    """On [0, 1], (n,)."""
+    weights: Array
+    """Of the higher rule, (n,)."""
+    excess: Array
+    """Weights of the higher rule minus those of the embedded one, (n,)."""
+    between: Array
+    """Values at the nodes, between them and at the ends, from those at the nodes, (m, n)."""
+    last: Array
+    """The last two Legendre coefficients, (2, n)."""
+
+    @property
+    def size(self) -> int:
+        """Nodes of a cell."""
+        return len(self.nodes) ** self.dimension
+
+    def mesh(self) -> list[Array]:
+        """The coordinates of all nodes on the unit cell, r arrays (size,)."""
+        mesh = np.meshgrid(*[self.nodes] * self.dimension, indexing="ij")
+        return [axis.ravel() for axis in mesh]
+
+    def product_weights(self) -> Array:
+        """The weights of all nodes, (size,)."""
+        one = self.weights
+        return one if self.dimension == 1 else np.outer(one, one).ravel()
+
+    def integrate(self, density: Array) -> tuple[Array, Array]:
+        """Integrals (C,) of densities given at the nodes (C, size), and errors by axis (C, r)."""
+        n = len(self.nodes)
+        if self.dimension == 1:
+            return density @ self.weights, np.abs(density @ self.excess)[:, None]
+        both = np.stack([self.weights, self.excess], axis=1)
+        inner = (density.reshape(-1, n) @ both).reshape(-1, n, 2)
+        across = density.reshape(-1, n, n).transpose(0, 2, 1).reshape(-1, n) @ self.excess
+        first = np.abs(across).reshape(-1, n) @ self.weights
+        second = np.abs(inner[:, :, 1]) @ self.weights
+        return inner[:, :, 0] @ self.weights, np.stack([first, second], axis=1)
+
+    def bound(self, logs: Array) -> Array:
+        """Heights (C,) that functions, given at the nodes (C, size), may have in their cells."""
+        n, m = len(self.nodes), len(self.between)
+        both = np.concatenate([self.between, self.last]).T
+        lines = logs.reshape(-1, n) @ both
+        finer, slack = lines[:, :m], np.abs(lines[:, m:]).sum(axis=1)
+        if self.dimension == 1:
+            return (
+                finer.max(axis=1)
+                + _parabola_excess(finer, finer.argmax(axis=1))
+                + LIMITS.caution * slack
+            )
+        slack = slack.reshape(-1, n).max(axis=1)
+        across = finer.reshape(-1, n, m).transpose(0, 2, 1).reshape(-1, n) @ both
+        slack += np.abs(across[:, m:]).sum(axis=1).reshape(-1, m).max(axis=1)
+        plane = across[:, :m].reshape(-1, m, m)  # second axis, first axis
+        flat = plane.reshape(-1, m * m)
+        second, first = np.divmod(flat.argmax(axis=1), m)
+        cell = np.arange(len(plane))
+        peak = _parabola_excess(plane[cell, second], first) + _parabola_excess(
+            plane[cell, :, first], second
+        )
+        return flat[cell, second * m + first] + peak + LIMITS.caution * slack
+
+    def ranges(self, logs: Array) -> Array:
+        """Ranges (C, r) of functions along lines in each axis."""
+        n = len(self.nodes)
+        cube = logs.reshape(-1, *[n] * self.dimension)
+        parts = [np.ptp(cube, axis=1 + i) for i in range(self.dimension)]
+        lines = n ** (self.dimension - 1)
+        return np.stack([part.reshape(len(logs), lines).max(axis=1) for part in parts], axis=1)
+
+
+def _parabola_excess(lines: Array, top: Array) -> Array:
+    """The excess of parabolas through the highest points of lines and their neighbours."""
+    row, last = np.arange(len(lines)), lines.shape[1] - 1
+    inner = (top > 0) & (top < last)
+    top = np.clip(top, 1, last - 1)
+    bend = np.abs(lines[row, top - 1] - 2 * lines[row, top] + lines[row, top + 1])
+    return np.where(inner, 0.25 * bend, 0.0)
+
+
+@cache
+def cell_rule(dimension: int) -> CellRule:
+    """The rule for cells of one or two dimensions."""
+    count = GAUSS_POINTS[dimension]
+    gauss, low = legendre.leggauss(count)
+    nodes = np.sort(np.concatenate([gauss, stieltjes_roots(count)]))
+    # Exact for all polynomials up to the number of nodes; the rest follows from their place.
+    n = len(nodes)
+    moments = np.zeros(n)
+    moments[0] = 2.0
+    vander = legendre.legvander(nodes, n - 1)
+    high = np.linalg.solve(vander.T, moments)
+    excess = high.copy()
+    excess[1::2] -= low
+    ends = np.sort(np.concatenate([[-1.0, 1.0], nodes, 0.5 * (nodes[1:] + nodes[:-1])]))
+    coefficients = np.linalg.inv(vander)
+    between = legendre.legvander(ends, n - 1) @ coefficients
+    return CellRule(
+        dimension, 0.5 * (nodes + 1), 0.5 * high, 0.5 * excess, between, coefficients[-2:]
+    )
+
+
+def stieltjes_roots(count: int) -> Array:
+    """The points that Kronrod adds to a Gauss rule: the roots of E with P_n E orthogonal to all
+    polynomials of degree up to n."""
+    points, weights = legendre.leggauss(2 * count + 2)
+    own = weights * legendre.legval(points, np.eye(count + 1)[-1])
+    powers = legendre.legvander(points, count + 1)
+    # sum_j e_j <P_n P_j P_i> = 0 for i <= n, with e_(n+1) = 1.
+    gram = powers[:, : count + 1].T @ (own[:, None] * powers)
+    coefficients = np.linalg.lstsq(gram[:, :-1], -gram[:, -1], rcond=None)[0]
+    return np.sort(legendre.legroots(np.append(coefficients, 1.0)).real)

@@ -29,8 +29,12 @@ from functools import cached_property
 import numpy as np
 
 from wdro_model.model import RobustModel
-from wdro_model.objectives.integration.by_cells import FINE_TOLERANCE, CellDomain, CellSlice
-from wdro_model.objectives.integration.cells import CellMemory
+from wdro_model.objectives.integration.by_cells import (
+    TOLERANCE,
+    CellDomain,
+    CellSlice,
+    LastDual,
+)
 from wdro_model.objectives.integration.conditional.loss import (
     BlockTarget,
     SplitLoss,
@@ -82,8 +86,7 @@ class Conditional(Integration):
         kinked = may_have_kinks(model.expression, self.split.others)
         self.by_cells = dimension > 0 and (dimension == 1 or kinked)
         """True if all integrals over C are taken by cells, not on a grid around the modes."""
-        self.memory = CellMemory()
-        """Cells of the last decision."""
+        self._last = LastDual()
         self._tracker: NodeTracker | None = None
         """Nodes of the last decision."""
         self._easier: Conditional | None = None
@@ -104,7 +107,7 @@ class Conditional(Integration):
     # -------------------------------------------------------------- evaluations
     def refresh(self, x: Array, dual: float) -> None:
         """Put the nodes where the density of the block C is, at this decision and dual."""
-        self.memory = CellMemory(dual)
+        self._last = LastDual(dual)
         self._tracker = NodeTracker(self.split, self.grid, x, dual)
 
     def slice(
@@ -133,9 +136,9 @@ class Conditional(Integration):
             samples,
             shares,
             epsilon=self.epsilon,
-            tolerance=FINE_TOLERANCE[self.split.frame.dimension],
-            memory=self.memory,
-            guess=self._typical_dual(x) if self.memory.dual is None else None,
+            tolerance=TOLERANCE[self.split.frame.dimension],
+            last=self._last,
+            guess=self._typical_dual(x) if self._last.dual is None else None,
         )
 
     def _first_tracker(self, x: Array) -> NodeTracker:
