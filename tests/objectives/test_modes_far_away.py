@@ -154,16 +154,16 @@ def test_modes_are_expected_farther_away_where_the_dual_is_less(then: float) -> 
     """Nearer to those of the other dual, and where a bound holds one it stays."""
     rule, known = tracked_modes(16.0)
     frame = rule.split.frame
-    guess, truth = known.at(then, frame), tracked_modes(then)[1]
+    guess, truth = known.for_dual(then, frame), tracked_modes(then)[1]
     assert guess.dual == then
     unmoved, expected, found = (k.modes.moves for k in (known, guess, truth))
     assert np.linalg.norm(expected - found) < 0.4 * np.linalg.norm(unmoved - found)
-    far = known.at(0.1, frame)
+    far = known.for_dual(0.1, frame)
     lower, upper = frame.bounds(far.modes.owners)
     assert np.all((far.modes.moves >= lower) & (far.modes.moves <= upper))
     held = far.modes.moves == upper
     assert held.any()
-    np.testing.assert_array_equal(far.at(50.0, frame).modes.moves[held], upper[held])
+    np.testing.assert_array_equal(far.for_dual(50.0, frame).modes.moves[held], upper[held])
 
 
 def test_modes_that_newton_steps_fail_get_a_curvature_that_fits() -> None:

@@ -78,7 +78,7 @@ class CellDomain:
     region: CellRegion
 
     @classmethod
-    def of(cls, frame: Frame, cost: BoundCost) -> CellDomain:
+    def from_frame(cls, frame: Frame, cost: BoundCost) -> CellDomain:
         return cls(frame, region_of(frame, cost))
 
     @cached_property
@@ -96,7 +96,7 @@ class CellTarget(CellIntegrand, Protocol):
         ...
 
     def cost_moments(
-        self, looked: tuple[Array, ...], owners: Array, dual: float
+        self, data: tuple[Array, ...], owners: Array, dual: float
     ) -> tuple[Array, Array]:
         """The mean transport cost at the nodes and its variance, (C, S) twice."""
         ...
@@ -184,7 +184,7 @@ class CellSlice(Slice):
             if resolved.diverges:
                 return CellResults(dual, INFINITE, np.zeros(0), 0)
             position, weights = integral.position, resolved.weights
-            costs, spread = self._target.cost_moments(integral.looked, integral.owners, dual)
+            costs, spread = self._target.cost_moments(integral.node_data, integral.owners, dual)
             mean = np.bincount(position, np.vecdot(weights, costs), len(integral.samples))
             spread = spread + (costs - mean[position, None]) ** 2
             logs = resolved.log_mass - reference[integral.samples]
@@ -233,7 +233,7 @@ class ByCells(Integration):
 
     def __init__(self, model: RobustModel, scales: Scales, tolerance: float | None = None) -> None:
         super().__init__(model, scales)
-        self.domain = CellDomain.of(frame_of(self.joint, self.cost, self.sigma), self.cost)
+        self.domain = CellDomain.from_frame(frame_of(self.joint, self.cost, self.sigma), self.cost)
         self.dimension = self.domain.frame.dimension
         self.radius = model.radius or typical_radius(self.domain.frame)
         self.tolerance = tolerance or TOLERANCE[self.dimension]
@@ -289,7 +289,7 @@ class Tilt:
     x: Array
     numbers: int = 2
 
-    def look(self, owners: Array, moves: Array) -> tuple[Array, ...]:
+    def evaluate_points(self, owners: Array, moves: Array) -> tuple[Array, ...]:
         """f/eps - |t|^2/2 and c, -inf and 0 where c forbids the move."""
         frame, fixed, costs = self.frame, np.empty(len(moves)), np.empty(len(moves))
         for some in blocks(len(moves), frame.joint.dimension):
@@ -303,14 +303,14 @@ class Tilt:
         forbidden = ~np.isfinite(costs)
         return np.where(forbidden, -np.inf, fixed), np.where(forbidden, 0.0, costs)
 
-    def exponents(self, looked: tuple[Array, ...], owners: Array, dual: float) -> Array:
-        fixed, costs = looked
+    def exponents(self, data: tuple[Array, ...], owners: Array, dual: float) -> Array:
+        fixed, costs = data
         return fixed - (dual / self.epsilon) * costs
 
     def cost_moments(
-        self, looked: tuple[Array, ...], owners: Array, dual: float
+        self, data: tuple[Array, ...], owners: Array, dual: float
     ) -> tuple[Array, Array]:
-        return looked[1], np.zeros(looked[1].shape)
+        return data[1], np.zeros(data[1].shape)
 
     def gradient(self, owners: Array, moves: Array, weights: Array, dual: float) -> Array:
         gradient = np.zeros(self.loss.dimension)

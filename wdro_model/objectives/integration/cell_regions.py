@@ -16,7 +16,6 @@ import numpy as np
 from wdro_model.objectives.integration.frame import Frame
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost
-from wdro_model.uncertainty.supports import Polyhedron
 
 MARKS = (1.5, 6.0)
 """First cells end at these deviations from the sample, on either side, and at a share of the end
@@ -75,15 +74,15 @@ class CellRegion:
         cells = np.array([(u0, u1, lo, lo, hi, hi) for u0, u1, lo, hi in rectangles])
         if not len(self.normals) and not len(self.creases):
             return cells.reshape(-1, 6)
-        found = []
+        parts = []
         for u0, u1, lo, _, hi, _ in cells.reshape(-1, 6):
             corners = np.array([(u0, lo), (u1, lo), (u1, hi), (u0, hi)])
-            parts = [clip_polygon(corners, self.normals, self.slack[sample])]
+            polygons = [clip_polygon(corners, self.normals, self.slack[sample])]
             for crease in self.creases:
                 sides = (crease[None], -crease[None])
-                parts = [clip_polygon(p, side, np.zeros(1)) for p in parts for side in sides]
-            found += [cell for part in parts for cell in split_polygon(part)]
-        return np.array(found).reshape(-1, 6)
+                polygons = [clip_polygon(p, s, np.zeros(1)) for p in polygons for s in sides]
+            parts += [cell for polygon in polygons for cell in split_polygon(polygon)]
+        return np.array(parts).reshape(-1, 6)
 
 
 def region_of(frame: Frame, cost: BoundCost) -> CellRegion:
@@ -94,20 +93,12 @@ def region_of(frame: Frame, cost: BoundCost) -> CellRegion:
     shape = (joint.size, frame.dimension)
     low, high = bounds if bounds is not None else (np.full(shape, -np.inf), np.full(shape, np.inf))
     low, high = low / deviation, high / deviation
-    normals, slacks = [np.zeros((0, frame.dimension))], [np.zeros((joint.size, 0))]
-    for parameter, where in frame.coupled:
-        support = parameter.support
-        assert isinstance(support, Polyhedron)
-        matrix = support.A.toarray() if hasattr(support.A, "toarray") else np.asarray(support.A)
-        full = np.zeros((len(matrix), joint.dimension))
-        full[:, where] = matrix
-        mine = frame.pulled(full) * deviation
-        size = np.linalg.norm(mine, axis=1)
-        seen = size > 0
-        slack = np.maximum(support.b - joint.matrix @ full.T, 0.0)
-        normals.append(mine[seen] / size[seen, None])
-        slacks.append(slack[:, seen] / size[seen])
-    normal, slack = np.concatenate(normals), np.concatenate(slacks, axis=1)
+    walls, limits = frame.walls
+    normal = frame.pulled(walls) * deviation
+    size = np.linalg.norm(normal, axis=1)
+    seen = size > 0
+    normal = normal[seen] / size[seen, None]
+    slack = np.maximum(limits - joint.matrix @ walls.T, 0.0)[:, seen] / size[seen]
     if frame.dimension == 1 and len(normal):
         high = np.minimum(high[:, 0], np.min(slack, axis=1, where=normal.T > 0, initial=np.inf))
         low = np.maximum(low[:, 0], -np.min(slack, axis=1, where=normal.T < 0, initial=np.inf))
@@ -121,13 +112,13 @@ def region_of(frame: Frame, cost: BoundCost) -> CellRegion:
 
 def breaks(low: float, high: float) -> Array:
     """Ends of the first cells between low <= 0 <= high."""
-    found = [0.0]
+    ends = [0.0]
     for end in (low, high):
         size = abs(end)
         if size > 0:
             marks = {SHARE * size, size, *(m for m in MARKS if m < 0.7 * size)}
-            found += [float(np.copysign(m, end)) for m in marks]
-    return np.array(sorted(found))
+            ends += [float(np.copysign(m, end)) for m in marks]
+    return np.array(sorted(ends))
 
 
 # ------------------------------------------------------------------ cells

@@ -44,7 +44,7 @@ class Tolerances:
     reference_error: float = 1e-9
     """Estimated relative error of the mass that the reference gives to a polyhedron."""
     window: float = 60.0
-    """Places so far below the top are not looked for."""
+    """Places so far below the top do not count."""
     hidden: float = 2.5
     """Height by which a cell may exceed its highest node before it is halved."""
     error_share: float = 0.2
@@ -75,14 +75,14 @@ GAUSS_POINTS = {1: 7, 2: 4}
 class CellIntegrand(Protocol):
     """Exponents g_k(y; l) of some samples, from numbers that do not depend on the dual."""
 
-    def look(self, owners: Array, moves: Array) -> tuple[Array, ...]:
+    def evaluate_points(self, owners: Array, moves: Array) -> tuple[Array, ...]:
         """The numbers of points with moves y (B, r), as arrays (B, ...).
 
         The first of them is NaN where the loss is not defined, and -inf where a move is ruled out.
         """
         ...
 
-    def exponents(self, looked: tuple[Array, ...], owners: Array, dual: float) -> Array:
+    def exponents(self, data: tuple[Array, ...], owners: Array, dual: float) -> Array:
         """g (K, S) at S points of the samples `owners` (K,), from their numbers (K, S, ...)."""
         ...
 
@@ -139,14 +139,14 @@ class CellIntegral:
         flat = points.reshape(-1, region.dimension)
         self._scan_points = points
         self._scan_inside = region.contains(owners, flat).reshape(shape)
-        looked = self._defined(integrand.look(owners, flat * deviation))
-        self._scanned = tuple(part.reshape(*shape, *part.shape[1:]) for part in looked)
+        data = self._defined(integrand.evaluate_points(owners, flat * deviation))
+        self._scanned = tuple(part.reshape(*shape, *part.shape[1:]) for part in data)
         self._reach = np.zeros(len(samples))
         """How far the cells of each sample reach, (K,)."""
         self.position = np.zeros(0, dtype=int)
         """Positions of the cells' samples among the given ones, (C,), in order."""
         size = self._rule.size
-        self.looked = tuple(np.zeros((0, size, *part.shape[2:])) for part in self._scanned)
+        self.node_data = tuple(np.zeros((0, size, *part.shape[2:])) for part in self._scanned)
         """The numbers of the nodes, arrays (C, S, ...)."""
         self._cells = np.zeros((0, 2 if region.dimension == 1 else 6))
         self._jacobian = np.zeros((0, size))
@@ -205,7 +205,7 @@ class CellIntegral:
         rule, position, size = self._rule, self.position, len(self.samples)
         nowhere = np.zeros((0, 1), dtype=bool)
         first = np.searchsorted(position, np.arange(size))
-        logs = self._integrand.exponents(self.looked, self.owners, dual) + self._jacobian
+        logs = self._integrand.exponents(self.node_data, self.owners, dual) + self._jacobian
         heights = logs.max(axis=1)
         top = np.maximum.reduceat(heights, first)
         if np.isposinf(top).any():
@@ -295,11 +295,13 @@ class CellIntegral:
         """Put new cells, of samples at these positions, in the place of those marked in `cut`."""
         points, jacobian = node_positions(cells, self._mesh)
         flat = (points * self._deviation).reshape(-1, self._region.dimension)
-        looked = self._integrand.look(np.repeat(self.samples[position], self._rule.size), flat)
-        looked = tuple(p.reshape(len(cells), self._rule.size, *p.shape[1:]) for p in looked)
-        undefined = np.any(np.isnan(looked[0]), axis=1)
-        looked = self._defined(looked)
-        holes = np.any(np.isneginf(looked[0]), axis=1)
+        data = self._integrand.evaluate_points(
+            np.repeat(self.samples[position], self._rule.size), flat
+        )
+        data = tuple(p.reshape(len(cells), self._rule.size, *p.shape[1:]) for p in data)
+        undefined = np.any(np.isnan(data[0]), axis=1)
+        data = self._defined(data)
+        holes = np.any(np.isneginf(data[0]), axis=1)
         order = np.argsort(np.concatenate([self.position[~cut], position]), kind="stable")
 
         def merged(old: Array, new: Array) -> Array:
@@ -309,24 +311,24 @@ class CellIntegral:
         self._jacobian = merged(self._jacobian, jacobian)
         self._holes = merged(self._holes, holes)
         self._undefined = merged(self._undefined, undefined)
-        self.looked = tuple(merged(*pair) for pair in zip(self.looked, looked))
+        self.node_data = tuple(merged(*pair) for pair in zip(self.node_data, data))
         self.position = merged(self.position, position)
         self._last = None
 
     @staticmethod
-    def _defined(looked: tuple[Array, ...]) -> tuple[Array, ...]:
+    def _defined(data: tuple[Array, ...]) -> tuple[Array, ...]:
         """The numbers with -inf for NaN: a scenario without a loss has no weight."""
-        return (np.where(np.isnan(looked[0]), -np.inf, looked[0]), *looked[1:])
+        return (np.where(np.isnan(data[0]), -np.inf, data[0]), *data[1:])
 
 
 class Normal:
     """The reference as an integrand."""
 
-    def look(self, owners: Array, moves: Array) -> tuple[Array, ...]:
+    def evaluate_points(self, owners: Array, moves: Array) -> tuple[Array, ...]:
         return (-0.5 * (moves**2).sum(axis=1),)
 
-    def exponents(self, looked: tuple[Array, ...], owners: Array, dual: float) -> Array:
-        return looked[0]
+    def exponents(self, data: tuple[Array, ...], owners: Array, dual: float) -> Array:
+        return data[0]
 
 
 def normal_log_masses(region: CellRegion) -> Array:

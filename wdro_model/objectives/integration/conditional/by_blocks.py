@@ -19,7 +19,7 @@ affine in it.
 A loss that grows faster than the cost, as traffic does in its exponent, has a second mode at the
 edge of the support. At the dual variable where it overtakes the mode near the sample the cost of
 the worst case jumps, and a radius within the jump leaves the sample torn between both. All modes
-are therefore followed, and looked for where they may come up (`Lattice`).
+are therefore followed, and searched for where they may come up (`Lattice`).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Conditional(Integration):
 
     def __init__(self, model: RobustModel, scales: Scales, grid: Grid = FINE) -> None:
         super().__init__(model, scales)
-        self.split, self.grid = SplitLoss.of(model, scales), grid
+        self.split, self.grid = SplitLoss.from_model(model, scales), grid
         dimension = self.split.frame.dimension
         kinked = may_have_kinks(model.expression, self.split.others)
         self.by_cells = dimension > 0 and (dimension == 1 or kinked)
@@ -102,7 +102,7 @@ class Conditional(Integration):
 
     @cached_property
     def _domain(self) -> CellDomain:
-        return CellDomain.of(self.split.frame, self.cost)
+        return CellDomain.from_frame(self.split.frame, self.cost)
 
     # -------------------------------------------------------------- evaluations
     def refresh(self, x: Array, dual: float) -> None:
@@ -170,12 +170,12 @@ class Conditional(Integration):
         return self._easier
 
     def findings(self) -> KnownModes | None:
-        return self._tracker.known() if self._tracker is not None else None
+        return self._tracker.known_modes() if self._tracker is not None else None
 
     def use_findings(self, findings: object, dual: float) -> None:
         """Take the modes of the same samples, with another radius, as a first guess."""
         if isinstance(findings, KnownModes) and findings.data() is self.rows:
-            self._known = findings.at(dual, self.split.frame)
+            self._known = findings.for_dual(dual, self.split.frame)
 
 
 def conditional_refusal(model: RobustModel) -> str | None:

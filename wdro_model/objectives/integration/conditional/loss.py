@@ -76,7 +76,7 @@ class SplitLoss:
     epsilon: float
 
     @classmethod
-    def of(cls, model: RobustModel, scales: Scales) -> SplitLoss:
+    def from_model(cls, model: RobustModel, scales: Scales) -> SplitLoss:
         """The blocks of a model whose loss is affine in some parameters."""
         affine = affine_block(model.expression, model.joint.parameters)
         others = remaining_parameters(model, affine)
@@ -126,7 +126,7 @@ class SplitLoss:
             with np.errstate(all="ignore"):
                 values, slopes = self._evaluate(x, rows, parameters, moving, False)
         except (FloatingPointError, ValueError):
-            # Some of the rows lie outside the domain of the loss, and are found by halving.
+            # Rows outside the domain of the loss are separated by halving.
             values, raw = probe(self.loss, x, rows, np.ones(len(rows), dtype=bool), True)
             slices = self.frame.joint.slices
             slopes = np.concatenate([raw[:, slices[p]] for p in parameters], axis=1)[:, moving]
@@ -276,7 +276,7 @@ class BlockTarget:
         block = split.block
         self.numbers = 2 + block.frame.dimension + len(block.levels)
 
-    def look(self, owners: Array, moves: Array) -> tuple[Array, ...]:
+    def evaluate_points(self, owners: Array, moves: Array) -> tuple[Array, ...]:
         """f/eps - |t|^2/2, c_C, the slopes of f in block A, and their sums of squares."""
         split, frame = self._split, self._split.frame
         assert frame.weights is not None
@@ -291,24 +291,24 @@ class BlockTarget:
             squares = split.block.square_sums(slopes)
         return fixed, moves**2 @ frame.weights, slopes, squares
 
-    def exponents(self, looked: tuple[Array, ...], owners: Array, dual: float) -> Array:
-        fixed, costs, *_ = looked
-        inner = self._inner(looked, owners, dual)
+    def exponents(self, data: tuple[Array, ...], owners: Array, dual: float) -> Array:
+        fixed, costs, *_ = data
+        inner = self._inner(data, owners, dual)
         return fixed - (dual / self._split.epsilon) * costs + inner.log_value
 
     def cost_moments(
-        self, looked: tuple[Array, ...], owners: Array, dual: float
+        self, data: tuple[Array, ...], owners: Array, dual: float
     ) -> tuple[Array, Array]:
         """The mean over block A of the transport cost, and its variance: NaN near a bound."""
-        inner = self._inner(looked, owners, dual)
+        inner = self._inner(data, owners, dual)
         variance = np.full(inner.cost.shape, np.nan)
         if inner.cost_variance is not None:
             variance[:] = inner.cost_variance
-        return looked[1] + inner.cost, variance
+        return data[1] + inner.cost, variance
 
-    def _inner(self, looked: tuple[Array, ...], owners: Array, dual: float) -> BlockIntegral:
+    def _inner(self, data: tuple[Array, ...], owners: Array, dual: float) -> BlockIntegral:
         block = self._split.block
-        return block.integrate(block.slopes(owners, looked[2], looked[3]), dual)
+        return block.integrate(block.slopes(owners, data[2], data[3]), dual)
 
     def gradient(self, owners: Array, moves: Array, weights: Array, dual: float) -> Array:
         """The sum of gradients in x at nodes (B, r), block A at its tilted mean."""
@@ -331,7 +331,7 @@ TRIED_PARAMETERS = 12
 def affine_block(expression: Any, parameters: tuple[Any, ...]) -> tuple[Any, ...]:
     """The parameters with the most coordinates in which a loss is jointly affine.
 
-    Only parameters with a box or R^d as support are looked at; () if there are none.
+    Only parameters with a box or R^d as support count; () if there are none.
     """
     boxed = [p for p in parameters if p.support.bounds(p.shape) is not None]
     alone = [p for p in boxed if degree(expression, (p,)) <= 1]

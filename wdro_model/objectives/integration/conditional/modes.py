@@ -1,6 +1,6 @@
 """Modes of the marginal density of block C, for all samples at once.
 
-The log density h is looked at on a lattice over the whole support; ascents from its peaks end in
+The log density h is evaluated on a lattice over the whole support; ascents from its peaks end in
 the modes. A loss that grows faster than the cost has one near the sample and another one at the
 edge of the support, as far away as it may be: rays from the sample would miss it.
 
@@ -67,7 +67,7 @@ class Tolerances:
     precision_range: tuple[float, float] = (0.08, 400.0)
     """Precisions of the Gaussian around a mode: bounded where h is flat or convex."""
     dual_change: float = 0.005
-    """Relative change of the dual after which the lattice is looked at again."""
+    """Relative change of the dual after which the lattice is searched again."""
     dual_retry: float = 0.02
     """The same for a peak from which a climb led to a known mode."""
     height_slack: float = 0.5
@@ -116,8 +116,8 @@ class Modes:
         best = np.lexsort((self.heights, self.owners))
         return self.where(best[np.append(np.diff(self.owners[best]) != 0, True)])
 
-    def within(self, window: float, rate: float = 0.0) -> Array:
-        """Which modes are at most `window` below the highest one of their sample, (P,).
+    def in_window(self, window: float, rate: float = 0.0) -> Array:
+        """True for modes at most `window` below the highest one of their sample, (P,).
 
         rate: modes count too that may come so near while the dual variable changes by this
             multiple of epsilon.
@@ -155,12 +155,12 @@ class Lattice:
                 for p in self._parts
             ]
         self._looked = -1.0
-        """The dual variable at which the lattice was looked at last."""
+        """The dual variable at which the lattice was searched last."""
         self._tried = np.full((size, count), np.nan)
         """The dual variable at which a climb began there last."""
 
     def is_near(self, x: Array, samples: Array, apart: float) -> bool:
-        """Is it that of these samples, and of a decision that differs by this share at most?"""
+        """True for the lattice of these samples and of a decision that differs by `apart` at most."""
         moved = float(np.linalg.norm(x - self._x))
         same = np.array_equal(self._samples, samples)
         return same and moved <= apart * float(np.linalg.norm(x))
@@ -316,7 +316,7 @@ def track_from(target: Marginal, samples: Array, earlier: Modes, rate: float) ->
     deviation = np.sqrt(target.variance(earlier.owners, earlier.moves))
     deviation = np.broadcast_to(deviation, earlier.moves.shape)
     earlier = replace(earlier, heights=heights, deviation=deviation)
-    counted = earlier.within(LIMITS.window, rate)
+    counted = earlier.in_window(LIMITS.window, rate)
     modes = track(target, earlier.where(counted), gradients[counted])
     modes = distinct(joined([with_curvature(target, modes), earlier.where(~counted)]))
     return with_costs(target, modes) if len(np.unique(modes.owners)) == len(samples) else None
@@ -427,7 +427,7 @@ def new_modes(modes: Modes, known: Modes) -> Modes:
 
 
 def _close(modes: Modes, others: Modes) -> Array:
-    """Which pairs are within a fraction of a deviation of each other?"""
+    """True for pairs within a fraction of a deviation of each other, (P,)."""
     return np.linalg.norm((modes.moves - others.moves) / modes.deviation, axis=1) < LIMITS.same_mode
 
 

@@ -117,7 +117,7 @@ class KnownModes:
     dual: float
     modes: Modes
 
-    def at(self, dual: float, frame: Frame) -> KnownModes:
+    def for_dual(self, dual: float, frame: Frame) -> KnownModes:
         """A guess for another dual: modes away from bounds are farther out where it is less."""
         moves, bounds = self.modes.moves, frame.bounds(self.modes.owners)
         farther = moves * (self.dual / dual)
@@ -151,7 +151,7 @@ class NodeTracker:
         self._modes: Modes | None = None
         """All modes that are followed, with nodes and without."""
         self._earlier: Modes | None = None
-        """Modes of another density, from which they are found."""
+        """Modes of another density, from which the search starts."""
         self._lattice: Lattice | None = None
         """The lattice of this decision, or of one nearby."""
         self._nodes: tuple[Array, Nodes, Modes] | None = None
@@ -165,7 +165,7 @@ class NodeTracker:
         """A tracker that goes on from here."""
         return copy(self)
 
-    def known(self) -> KnownModes | None:
+    def known_modes(self) -> KnownModes | None:
         """The modes, for another density; None before there are any."""
         if self._modes is None:
             return None
@@ -182,7 +182,7 @@ class NodeTracker:
                 modes = track_from(target, everyone, modes, self._rate)
             self._modes = modes or self.lattice(self.x, everyone).search(self.dual)
         if self._nodes is None or not np.array_equal(self._nodes[0], samples):
-            counted = self._have_nodes(self._modes) & np.isin(self._modes.owners, samples)
+            counted = self._need_nodes(self._modes) & np.isin(self._modes.owners, samples)
             modes = self._modes.where(counted)
             self._nodes = (samples, self._nodes_around(modes), modes)
         return self._nodes[1]
@@ -192,9 +192,9 @@ class NodeTracker:
         """The change of the dual over epsilon within which modes may come to count."""
         return LIMITS.dual_ahead * self.dual / self.split.epsilon
 
-    def _have_nodes(self, modes: Modes) -> Array:
-        """Which modes have nodes, (P,)."""
-        return modes.within(LIMITS.window, self._rate)
+    def _need_nodes(self, modes: Modes) -> Array:
+        """True for modes that get nodes, (P,)."""
+        return modes.in_window(LIMITS.window, self._rate)
 
     def _nodes_around(self, modes: Modes) -> Nodes:
         """The trapezoidal rule in the normal scores of each mode's Gaussian.
@@ -232,7 +232,7 @@ class NodeTracker:
         modes = self.modes_at(dual)
         if modes is None or self._nodes is None:
             return False
-        counting = modes.where(modes.within(LIMITS.counting) & np.isin(modes.owners, samples))
+        counting = modes.where(modes.in_window(LIMITS.counting) & np.isin(modes.owners, samples))
         return len(new_modes(counting, self._nodes[2]).owners) > 0
 
     def follow(self, x: Array, dual: float, samples: Array, curved: bool = False) -> bool:
@@ -246,14 +246,14 @@ class NodeTracker:
             return False
         target = Marginal(self.split, x, dual)
         old, others = self._divided(samples)
-        counted = self._have_nodes(old)
+        counted = self._need_nodes(old)
         heights, gradients = target(old.owners, old.moves)
         variance = target.variance(old.owners, old.moves)
         ahead = clip_moves(old.moves + variance * gradients, target.bounds(old.owners))
         steps = np.linalg.norm((ahead - old.moves) / np.sqrt(variance), axis=1)
         restless, old = steps > LIMITS.at_rest, replace(old, heights=heights)
         rest = restless[counted].mean() <= self.grid.most_failing
-        rest &= not np.any(old.within(LIMITS.counting) & ~counted)
+        rest &= not np.any(old.in_window(LIMITS.counting) & ~counted)
         if rest and not curved:
             self._modes = joined([old, others])
             return False
@@ -279,13 +279,13 @@ class NodeTracker:
             return False
         target = Marginal(self.split, x, dual)
         known, others = self._divided(np.unique(owners))
-        found = new_modes(with_curvature(target, climb(target, owners, starts)), known)
-        if len(found.owners) == 0:
+        added = new_modes(with_curvature(target, climb(target, owners, starts)), known)
+        if len(added.owners) == 0:
             return False
         known = replace(known, heights=target.values(known.owners, known.moves))
-        every = with_costs(target, distinct(joined([known, found])))
+        every = with_costs(target, distinct(joined([known, added])))
         self._modes = joined([every, others])
-        before, now = (some.where(self._have_nodes(some)).moves for some in (known, every))
+        before, now = (some.where(self._need_nodes(some)).moves for some in (known, every))
         if np.array_equal(before, now):
             return False
         self._nodes = None

@@ -199,7 +199,7 @@ class Groups:
         starts = range(0, len(samples), self._step)
         return [samples[i : i + self._step] for i in starts]
 
-    def of(self, samples: Array) -> Grouped:
+    def group_samples(self, samples: Array) -> Grouped:
         """The groups of some samples, those without any left out."""
         own = self._group[samples]
         present = np.flatnonzero(np.bincount(own, minlength=self.number))
@@ -270,7 +270,7 @@ class Outer:
             A[:, i] = np.einsum("kq,kqr->kr", moved - at_rest, L) / step[:, i, None]
         return c, np.einsum("kq,kqr->kr", at_rest, L), A
 
-    def along(self, base: Array, direction: Array, sample: Array | None = None) -> Exponent:
+    def line_exponent(self, base: Array, direction: Array, sample: Array | None = None) -> Exponent:
         """H(owner, t) = h(base + direction t)/eps, direction (K or 1, q)."""
         common = len(direction) == 1
 

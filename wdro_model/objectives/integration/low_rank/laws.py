@@ -35,14 +35,44 @@ from wdro_model.objectives.integration.normal import (
 )
 from wdro_model.solvers.objective import Array
 
+INNER_BLOCK, WINDOW_BLOCK = 2048, 64
+"""Integrals along lines, and samples with a window, that are computed at once: their arrays stay in
+the processor's cache."""
+
+
+@dataclass(frozen=True)
+class Tolerances:
+    """Limits of the integrals; lengths in standard deviations of t."""
+
+    flat: float = 1e-9
+    """A precision below is taken for a density that is not Gaussian."""
+    definite: float = 1e-13
+    """A precision below means that the law has no mass to normalise by."""
+    inner: float = 1e-10
+    """Relative error of the inner integrals of lines within lines."""
+    plane: float = 1e-9
+    """The same for the outer integrals."""
+    step: float = 0.5
+    """Step of the window around a mode."""
+    reach: float = 8.25
+    """Radius of the window."""
+    agreement: float = 2e-8
+    """Relative difference of the sums over all points of a window and over every second one."""
+    window: float = 27.0
+    """Other modes so far below the highest one, in the log of the density, are left out."""
+    dominant: float = 1e-12
+    """Relative mass of all other pieces below which one piece is taken for the maximum."""
+    difference: float = 1e-2
+    """Step of the differences of gradients."""
+    precision_range: tuple[float, float] = (0.02, 1e12)
+    """Precisions of the Gaussian that scales a window."""
+
+
+LIMITS = Tolerances()
+
+
 # ------------------------------
 # Tilted laws of quadratic functions: Gaussians, on intervals truncated ones
-
-
-FLAT = 1e-9
-"""A precision under this is taken for a density that is not Gaussian."""
-DEFINITE = 1e-13
-"""The same where there is no end: the law has no mass to normalise by."""
 
 
 def gaussian_law(c: Array, b: Array, A: Array) -> TiltedLaw:
@@ -53,7 +83,7 @@ def gaussian_law(c: Array, b: Array, A: Array) -> TiltedLaw:
     size, rank = b.shape
     precision = np.eye(rank) - 0.5 * (A + A.swapaxes(1, 2))
     values, vectors = np.linalg.eigh(precision)
-    diverges = values[:, 0] <= DEFINITE
+    diverges = values[:, 0] <= LIMITS.definite
     values = np.where(diverges[:, None], 1.0, values)
     along = np.einsum("kr,krs->ks", b, vectors)
     log_mass = c + 0.5 * (along**2 / values - np.log(values)).sum(axis=1)
@@ -75,7 +105,7 @@ def quadratic_law(c: Array, b: Array, bend: Array, low: Array, high: Array) -> T
     three points have its mean and variance (and all moments up to the fifth on the whole line).
     Otherwise the mass sits at the ends: by quadrature.
     """
-    round_ = 1.0 - bend > FLAT
+    round_ = 1.0 - bend > LIMITS.flat
     rows, rest = np.flatnonzero(round_), np.flatnonzero(~round_)
     p = 1.0 - bend[rows]
     root, mean = np.sqrt(p), b[rows] / p
@@ -95,8 +125,8 @@ def quadratic_law(c: Array, b: Array, bend: Array, low: Array, high: Array) -> T
         who = rest[owner]
         return c[who] + t * (b[who] + 0.5 * bend[who] * t)
 
-    found = integrate_lines(exponent, low[rest], high[rest], curvature="convex")
-    return join_laws([(rows, law), (rest, found)], len(c))
+    at_ends = integrate_lines(exponent, low[rest], high[rest], curvature="convex")
+    return join_laws([(rows, law), (rest, at_ends)], len(c))
 
 
 def sigma_points(rank: int) -> tuple[Array, Array]:
@@ -114,25 +144,10 @@ def sigma_points(rank: int) -> tuple[Array, Array]:
 # The tilted law of t in the cases that need no sampling: h quadratic, or t of rank at most two
 
 
-BLOCK = 2048
-"""Inner integrals that are computed at once."""
-WINDOW_BLOCK = 64
-"""Samples whose windows are computed at once: their arrays stay in the processor's cache."""
-INNER, PLANE = 1e-10, 1e-9
-"""Tolerances of the inner and of the outer integral of lines within lines."""
-STEP, REACH = 0.5, 8.25
-AGREEMENT = 2e-8
-"""Relative difference of the sums over all points and over every second one."""
-FLOOR = 27.0
-"""Other modes so far below the highest one in logarithm are left out."""
-DOMINANT = 1e-12
-"""Relative mass of all other pieces under which one piece is taken for the maximum."""
 ANGLES = 2 * np.pi * np.arange(16) / 16
 RING = np.stack([np.cos(ANGLES), np.sin(ANGLES)], axis=1)
 STARTS = np.concatenate([np.zeros((1, 2)), *(r * RING for r in (4.0, 64.0, 4096.0))])
 """Points whose slopes tell where modes may be."""
-DIFFERENCE = 1e-2
-"""Step of the differences of gradients."""
 
 
 def tilted_law(outer: Outer, u: Array, L: Array) -> TiltedLaw:
@@ -149,7 +164,7 @@ def tilted_law(outer: Outer, u: Array, L: Array) -> TiltedLaw:
         return integrate_pieces(values, b[..., 0]) if rank == 1 else piece_plane_law(values, b)
     if rank == 2:
         return plane_law(outer, u, L)
-    exponent = outer.along(u, L[..., 0])
+    exponent = outer.line_exponent(u, L[..., 0])
     return integrate_lines(exponent, *whole_lines(len(u)), curvature=structure.curvature)
 
 
@@ -214,33 +229,33 @@ def lines_law(outer: Outer, u: Array, L: Array, samples: Array) -> TiltedLaw:
 
     def inner(owner: Array, s: Array) -> TiltedLaw:
         parts = []
-        for start in range(0, max(1, len(owner)), BLOCK):
-            who = samples[owner[start : start + BLOCK]]
-            base = u[who] + L[who, :, 0] * s[start : start + BLOCK, None]
-            line = outer.along(base, L[who, :, 1], who)
+        for start in range(0, max(1, len(owner)), INNER_BLOCK):
+            who = samples[owner[start : start + INNER_BLOCK]]
+            base = u[who] + L[who, :, 0] * s[start : start + INNER_BLOCK, None]
+            line = outer.line_exponent(base, L[who, :, 1], who)
             law = integrate_lines(
-                line, *whole_lines(len(who)), curvature=curvature, tolerance=INNER
+                line, *whole_lines(len(who)), curvature=curvature, tolerance=LIMITS.inner
             )
             parts.append((start + np.arange(len(who)), law))
         return join_laws(parts, len(owner))
 
-    return lines_within_lines(inner, len(samples), curvature, PLANE)
+    return lines_within_lines(inner, len(samples), curvature, LIMITS.plane)
 
 
 def _lattice() -> tuple[Array, Array]:
     """Points of a square lattice in a disc, and which of them are on the lattice twice as wide."""
-    side = np.arange(-int(REACH / STEP), int(REACH / STEP) + 1)
+    side = np.arange(-int(LIMITS.reach / LIMITS.step), int(LIMITS.reach / LIMITS.step) + 1)
     index = np.stack(np.meshgrid(side, side, indexing="ij"), axis=-1).reshape(-1, 2)
-    index = index[np.linalg.norm(STEP * index, axis=1) <= REACH]
-    return STEP * index, (index % 2 == 0).all(axis=1)
+    index = index[np.linalg.norm(LIMITS.step * index, axis=1) <= LIMITS.reach]
+    return LIMITS.step * index, (index % 2 == 0).all(axis=1)
 
 
 POINTS, COARSE = _lattice()
-BORDER = np.linalg.norm(POINTS, axis=1) > REACH - 2 * STEP
+BORDER = np.linalg.norm(POINTS, axis=1) > LIMITS.reach - 2 * LIMITS.step
 
 
 def window_law(target: FormTarget, samples: Array) -> tuple[Array, TiltedLaw]:
-    """Those of the samples that equal steps around the highest mode integrate well, their laws."""
+    """The samples that equal steps around the highest mode integrate well, and their laws."""
     size = len(samples)
     owner = np.repeat(samples, len(STARTS))
     # Where the mode would be if h were affine with the slope that it has at a start.
@@ -257,12 +272,13 @@ def window_law(target: FormTarget, samples: Array) -> tuple[Array, TiltedLaw]:
     best = np.maximum(g.max(axis=1), height)
     mass = np.exp(g - best[:, None])
     noise = 1e-15 * (np.abs(best) + 0.5 * (t * t).sum(axis=-1).max(axis=1))
-    settled = _agrees(mass, np.maximum(AGREEMENT, 10 * noise))
+    settled = _agrees(mass, np.maximum(LIMITS.agreement, 10 * noise))
     apart = np.einsum("kms,ksr->kmr", tilted - mode[:, None], vectors)
     distance = np.sqrt(np.einsum("kmr,kr->km", apart**2, values))
-    settled &= ~((distance > REACH) & (heights > best[:, None] - FLOOR)).any(axis=1)
+    settled &= ~((distance > LIMITS.reach) & (heights > best[:, None] - LIMITS.window)).any(axis=1)
     settled &= ~_rises(target, samples)
-    total, area = mass.sum(axis=1)[settled], STEP**2 / np.sqrt(values.prod(axis=1)[settled])
+    total = mass.sum(axis=1)[settled]
+    area = LIMITS.step**2 / np.sqrt(values.prod(axis=1)[settled])
     log_mass = best[settled] + np.log(total * area) - 2 * HALF_LOG_2PI
     row, column = np.nonzero(mass[settled] > 1e-17)
     weights = mass[settled][row, column] / total[row]
@@ -292,10 +308,10 @@ def _rises(target: FormTarget, samples: Array) -> Array:
 
 def _axes(target: FormTarget, owner: Array, t: Array, gradient: Array) -> tuple[Array, Array]:
     """Eigenvalues, kept positive, and eigenvectors of -Hess g by differences of gradients."""
-    moved = [target(owner, t + step)[1] for step in DIFFERENCE * np.eye(2)]
-    hessian = (np.stack(moved, axis=1) - gradient[:, None]) / DIFFERENCE
+    moved = [target(owner, t + step)[1] for step in LIMITS.difference * np.eye(2)]
+    hessian = (np.stack(moved, axis=1) - gradient[:, None]) / LIMITS.difference
     values, vectors = np.linalg.eigh(-0.5 * (hessian + hessian.swapaxes(1, 2)))
-    return np.clip(values, 0.02, 1e12), vectors
+    return np.clip(values, *LIMITS.precision_range), vectors
 
 
 # ------------------------------------------------------------------ maxima of affine pieces
@@ -310,7 +326,7 @@ def piece_plane_law(a: Array, b: Array) -> TiltedLaw:
     lead, others = mass.argmax(axis=1), mass.copy()
     others[rows, lead] = -np.inf
     rest = log_sum_exp(others.ravel(), np.repeat(rows, a.shape[1]), size)
-    alone = rest - mass[rows, lead] < np.log(DOMINANT)
+    alone = rest - mass[rows, lead] < np.log(LIMITS.dominant)
     single, several = np.flatnonzero(alone), np.flatnonzero(~alone)
     parts = []
     if len(single):
@@ -327,5 +343,5 @@ def piece_plane_law(a: Array, b: Array) -> TiltedLaw:
         def inner(owner: Array, s: Array) -> TiltedLaw:
             return integrate_pieces(a[owner] + b[owner, :, 0] * s[:, None], b[owner, :, 1])
 
-        parts.append((several, lines_within_lines(inner, len(a), CONVEX, PLANE)))
+        parts.append((several, lines_within_lines(inner, len(a), CONVEX, LIMITS.plane)))
     return join_laws(parts, size)

@@ -147,7 +147,7 @@ class Part:
         return compact(self.whitened())
 
     def projection(self, duals: Array) -> Projection:
-        """How the forms of each group move at some duals, one after another."""
+        """The projections of each group at some duals, one dual after another."""
         frame = self._rule.frame
         v = frame.whitened_variances(duals, self._rule.epsilon)
         costs = frame.whitened_weights * v
@@ -164,7 +164,7 @@ class Part:
     def integrated(self, duals: Array) -> PartIntegral:
         """The integrals at some duals: of all samples at the first one, then at the next."""
         outer, u = self.outer(len(duals)), np.tile(self.u, (len(duals), 1))
-        projected = self.projection(duals).at(self.group.member, len(duals))
+        projected = self.projection(duals).select(self.group.member, len(duals))
         return PartIntegral(self, u, outer, projected, tilted_law(outer, u, projected.forms))
 
 
@@ -188,7 +188,7 @@ class PartIntegral:
     def form_gradients(self, shares: Array) -> tuple[Array, Array, Array]:
         """The gradient of sum_k shares_k phi_k in x at fixed forms, E h_u and L^-T E[h_u t]."""
         law, table, owner = self.law, self.table, self.law.owner
-        moved = self.u[owner] + self.projection.moved(law)
+        moved = self.u[owner] + self.projection.form_moves(law)
         counts = None if table is None else table.counts[owner]
         weights = law.weights * shares[owner]
         in_decision, in_forms = self.outer.gradients(owner, moved, weights, counts)
@@ -223,7 +223,7 @@ class LowRankSlice(SampleSlice):
         rule, parts, start = self._rule, [], 0
         for samples in rule.groups.chunks(self._samples):
             own = slice(start, start + len(samples))
-            group, shares = rule.groups.of(samples), self._shares.subset(own)
+            group, shares = rule.groups.group_samples(samples), self._shares.subset(own)
             parts.append(Part(rule, self._x, group, self._u[own], shares))
             start = own.stop
         if len(parts) == 1:
@@ -231,9 +231,9 @@ class LowRankSlice(SampleSlice):
         return parts
 
     @cached_property
-    def _whole(self) -> Part:
+    def _table_part(self) -> Part:
         """All samples, for a table."""
-        group = self._rule.groups.of(self._samples)
+        group = self._rule.groups.group_samples(self._samples)
         part = Part(self._rule, self._x, group, self._u, self._shares)
         part.whitened(keep=True)
         return part
@@ -242,7 +242,7 @@ class LowRankSlice(SampleSlice):
     def evaluate(self, dual: float) -> DualPoint:
         rule, size = self._rule, len(self._samples)
         log_mass, cost = 0.0, 0.0
-        for integral in self._at(dual):
+        for integral in self._integrals(dual):
             if np.isposinf(integral.law.log_mass).any():
                 return INFINITE
             log_mass += integral.total(integral.law.log_mass)
@@ -252,14 +252,14 @@ class LowRankSlice(SampleSlice):
 
     def gradient(self, dual: float) -> Array:
         gradient, size = np.zeros(len(self._x)), len(self._samples)
-        for integral in self._at(dual):
+        for integral in self._integrals(dual):
             shares = integral.part.shares.array
             if integral.table is not None:  # the places know what they stand for
                 shares = np.full(len(integral.u), 1.0 / size)
             gradient += self._gradient(integral, np.array([dual]), shares)
         return gradient
 
-    def _at(self, dual: float) -> Iterable[PartIntegral]:
+    def _integrals(self, dual: float) -> Iterable[PartIntegral]:
         """The integrals at a dual variable, part by part; one part is kept for the next call."""
         if self._last is not None and self._last[0] == dual:
             return self._last[1]
@@ -277,7 +277,7 @@ class LowRankSlice(SampleSlice):
 
     def _tabulated(self, dual: float) -> PartIntegral | None:
         """All samples by a table in the form; None where one does not pay."""
-        part = self._whole
+        part = self._table_part
         projected = part.projection(np.array([dual]))
         self._tabulates = projected.forms.shape[-1] == 1
         if not self._tabulates:
@@ -287,7 +287,7 @@ class LowRankSlice(SampleSlice):
         left = affordable_places(len(table.u))
         while (left := left - len(table.places)) >= 0:
             places = table.places[:, None]
-            at_places = projected.at(table.members)
+            at_places = projected.select(table.members)
             law = law_at_places(outer, places, at_places.forms)
             if not np.isfinite(law.log_mass).all():
                 return None

@@ -159,7 +159,7 @@ RANK_TOLERANCE = 1e-13
 
 @dataclass(frozen=True)
 class Projection:
-    """How t moves forms and cost, for each sample (K leading) or for all of them (1 leading)."""
+    """Effect of t on forms and cost, for each sample (K leading) or for all of them (1 leading)."""
 
     forms: Array
     """L, (K or 1, q, r)."""
@@ -170,7 +170,7 @@ class Projection:
     mean: Array
     """tr(Lambda V) - tr M, (K or 1,)."""
 
-    def at(self, member: Array, duals: int = 1) -> Projection:
+    def select(self, member: Array, duals: int = 1) -> Projection:
         """The projections of samples that are members of groups, at one dual after another."""
         if len(self.mean) == 1:
             return self
@@ -178,7 +178,7 @@ class Projection:
         index = (first[:, None] + member).ravel()
         return Projection(self.forms[index], self.pull[index], self.cost[index], self.mean[index])
 
-    def moved(self, law: TiltedLaw) -> Array:
+    def form_moves(self, law: TiltedLaw) -> Array:
         """L t at each point of the law, (M, q)."""
         if len(self.forms) == 1:
             return law.points @ self.forms[0].T

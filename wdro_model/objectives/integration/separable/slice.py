@@ -57,7 +57,7 @@ __all__ = ["Separable", "separable_refusal"]
 
 
 @dataclass(frozen=True)
-class Along:
+class LinesAtDual:
     """Some lines at one dual variable: zeta_i = xi_ki + s_i t for K samples and D lines.
 
     Function k D + i is line i at sample k.
@@ -115,7 +115,7 @@ class Sides:
 class TiltedTerms:
     """The laws of the functions along some lines."""
 
-    along: Along
+    along: LinesAtDual
     law: TiltedLaw
     side: Array | None
     """-1 or 1 for points left or right of the sample, where the cost is a distance."""
@@ -154,7 +154,7 @@ class SeparableSlice(SampleSlice):
         ones = np.ones((1 if parts.common else len(self._rows), 1))
         self._slopes = parts.affine.in_data(ones)[:, parts.coordinates]
         refuse_undefined(self._affine + self._still, self._samples)
-        self._segments = rule.pieces.at(self._x, self._held_rows(), rule.reach)
+        self._segments = rule.pieces.segments(self._x, self._held_rows(), rule.reach)
         self._parabolas = self._fitted()
         self._last: tuple[float, list[TiltedTerms]] | None = None
 
@@ -169,8 +169,8 @@ class SeparableSlice(SampleSlice):
 
     def by_sample(self, duals: Array) -> tuple[Array, Array]:
         """phi_k and the mean cost of each sample, (J, K) twice."""
-        found = [self._along_lines(float(dual)) for dual in duals]
-        value, cost = (np.stack(part) for part in zip(*found))
+        results = [self._along_lines(float(dual)) for dual in duals]
+        value, cost = (np.stack(part) for part in zip(*results))
         for part in self._joint:
             values, costs = part.by_sample(duals)
             value, cost = value + values - self._affine, cost + costs
@@ -180,7 +180,7 @@ class SeparableSlice(SampleSlice):
         """phi_k and the mean cost, (K,) each, without the groups that move together."""
         rule, size = self._rule, len(self._samples)
         log_mass, cost = -rule.reference(self._samples), np.zeros(size)
-        for tilted in self._at(dual):
+        for tilted in self._tilted_lines(dual):
             if np.isposinf(tilted.law.log_mass).any():
                 return np.full(size, np.inf), np.full(size, np.inf)
             log_mass = log_mass + tilted.law.log_mass.reshape(tilted.along.shape).sum(axis=1)
@@ -201,7 +201,7 @@ class SeparableSlice(SampleSlice):
         rule, parts = self._rule, self._rule.parts
         moved = np.zeros((len(self._samples), rule.joint.dimension))
         samples, lines, points, weights = [], [], [], []
-        for tilted in self._at(dual):
+        for tilted in self._tilted_lines(dual):
             along, law = tilted.along, tilted.law
             columns = parts.coordinates[along.lines]
             moved[:, columns] += along.scale * tilted.moves()
@@ -259,11 +259,11 @@ class SeparableSlice(SampleSlice):
         step = step.reshape(size)
         return middle, (right - left) / (2 * step), (right - 2 * middle + left) / step**2
 
-    def _at(self, dual: float) -> list[TiltedTerms]:
+    def _tilted_lines(self, dual: float) -> list[TiltedTerms]:
         """The laws of all lines at a dual variable; those of the last one are kept."""
         if self._last is None or self._last[0] != dual:
             lines, kinds = self._rule.lines, self._rule.parts.curvatures
-            ways: list[tuple[Array, Callable[[Along, Sides], TiltedLaw]]] = [
+            ways: list[tuple[Array, Callable[[LinesAtDual, Sides], TiltedLaw]]] = [
                 (lines[PIECEWISE], self._segment_law),
                 (lines[QUADRATIC], self._parabola_law),
             ]
@@ -274,16 +274,16 @@ class SeparableSlice(SampleSlice):
         return self._last[1]
 
     def _tilted(
-        self, dual: float, lines: Array, law_of: Callable[[Along, Sides], TiltedLaw]
+        self, dual: float, lines: Array, law_of: Callable[[LinesAtDual, Sides], TiltedLaw]
     ) -> TiltedTerms:
         """Some lines at a dual variable."""
-        rule, along = self._rule, self._along(lines, dual)
+        rule, along = self._rule, self._lines_at(lines, dual)
         sides = along.sides(None if rule.squared else rule.rates(lines, dual))
         law = law_of(along, sides)
         side = None if sides.side is None else sides.side[law.owner]
         return TiltedTerms(along, join_laws([(sides.rows, law)], along.low.size), side)
 
-    def _segment_law(self, along: Along, sides: Sides) -> TiltedLaw:
+    def _segment_law(self, along: LinesAtDual, sides: Sides) -> TiltedLaw:
         """Piecewise affine lines, in closed form between their kinks."""
         a, b, low, high = (along.flat(part)[sides.rows] for part in self._segments_along(along))
         return integrate_segments(
@@ -294,7 +294,7 @@ class SeparableSlice(SampleSlice):
             whole=sides.rows,
         )
 
-    def _parabola_law(self, along: Along, sides: Sides) -> TiltedLaw:
+    def _parabola_law(self, along: LinesAtDual, sides: Sides) -> TiltedLaw:
         """Quadratic lines, as truncated Gaussians."""
         (value, slope, bend), eps = self._parabolas, self._rule.epsilon
         offset = self._offsets(along.lines)
@@ -304,7 +304,7 @@ class SeparableSlice(SampleSlice):
         c, b, bent = (along.flat(part)[sides.rows] for part in (c, b, bent))
         return quadratic_law(c, b - sides.fall, bent, sides.low, sides.high)
 
-    def _smooth_law(self, curvature: str, along: Along, sides: Sides) -> TiltedLaw:
+    def _smooth_law(self, curvature: str, along: LinesAtDual, sides: Sides) -> TiltedLaw:
         """Any lines, by quadrature that evaluates their terms."""
         rule, slope = self._rule, along.flat(along.slope)[sides.rows] - sides.fall
 
@@ -317,11 +317,11 @@ class SeparableSlice(SampleSlice):
 
         return integrate_lines(exponent, sides.low, sides.high, curvature=curvature)
 
-    def _along(self, lines: Array, dual: float) -> Along:
+    def _lines_at(self, lines: Array, dual: float) -> LinesAtDual:
         rule = self._rule
         scale = np.sqrt(rule.variances(dual)[lines])
         data = self._data[:, lines]
-        return Along(
+        return LinesAtDual(
             lines,
             scale,
             self._slopes[:, lines] * scale / rule.epsilon,
@@ -336,13 +336,13 @@ class SeparableSlice(SampleSlice):
             return np.zeros((len(self._samples), len(lines)))
         return self._data[:, lines] - rule.joint.mean[rule.parts.coordinates[lines]]
 
-    def _segments_along(self, along: Along) -> tuple[Array, Array, Array, Array]:
+    def _segments_along(self, along: LinesAtDual) -> tuple[Array, Array, Array, Array]:
         """Piecewise affine lines as a_q + b_q t on [low_q, high_q], (K, D, Q) or broadcast."""
-        found, eps = self._segments, self._rule.epsilon
+        segments, eps = self._segments, self._rule.epsilon
         offset, scale = self._offsets(along.lines)[:, :, None], along.scale[:, None]
-        a = (found.intercepts + found.slopes * offset) / eps
-        b = found.slopes * scale / eps + along.slope[:, :, None]
-        kinks = (found.kinks - offset) / scale
+        a = (segments.intercepts + segments.slopes * offset) / eps
+        b = segments.slopes * scale / eps + along.slope[:, :, None]
+        kinks = (segments.kinks - offset) / scale
         ends = np.broadcast_to(np.inf, (*along.shape, 1))
         low = np.maximum(np.concatenate([-ends, kinks], axis=2), along.low[:, :, None])
         high = np.minimum(np.concatenate([kinks, ends], axis=2), along.high[:, :, None])

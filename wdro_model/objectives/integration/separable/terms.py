@@ -224,7 +224,7 @@ def _joint_model(model: RobustModel, grouping: _Grouping, group: int) -> RobustM
 
 
 def free_coordinates(model: RobustModel) -> Array:
-    """Which coordinates move: not frozen, and not pinned by a box of width 0."""
+    """True for the coordinates that move: not frozen, and not pinned by a box of width 0."""
     lower, upper = box_of(model.joint)
     return ~np.asarray(model.cost.frozen) & (lower < upper)
 
@@ -244,8 +244,8 @@ def _first_coordinate(sees: Any) -> Array:
 
 
 def _block(expression: Any, line: Array, degrees: Degrees) -> Block:
-    found = entry_pieces(expression, degrees)
-    sign, pieces = (1, []) if found is None else found
+    signed = entry_pieces(expression, degrees)
+    sign, pieces = (1, []) if signed is None else signed
     return Block(
         expression,
         line,
@@ -405,7 +405,7 @@ class Pieces:
         self._table = _by_owner(self._owner, len(lines))
         """The terms of each line (D', R), -1 beyond the last."""
 
-    def at(self, x: Array, rows: Array, reach: Array) -> Segments:
+    def segments(self, x: Array, rows: Array, reach: Array) -> Segments:
         """The functions at x of y = zeta - row, for each of the rows (K, d) of held data.
 
         reach: a length (d,) on the scale of the data, over which slopes are taken.
@@ -425,7 +425,7 @@ class Pieces:
         ordered = np.sort(gathered.reshape(size, len(table), table.shape[1] * most), axis=2)
         used = np.isfinite(ordered).any(axis=(0, 1)) if ordered.size else np.zeros(0, dtype=bool)
         ordered = ordered[:, :, : int(used.sum())]
-        inside = _between(ordered)
+        inside = interval_points(ordered)
         intercepts, slopes = np.zeros(inside.shape), np.zeros(inside.shape)
         for column in table.T:
             some = np.flatnonzero(column >= 0)
@@ -449,7 +449,7 @@ def _by_owner(owner: Array, size: int) -> Array:
     return table
 
 
-def _between(kinks: Array) -> Array:
+def interval_points(kinks: Array) -> Array:
     """A point of each interval between kinks (K, D, Q): (K, D, Q + 1).
 
     Beyond its last kink a function is on its last interval.
