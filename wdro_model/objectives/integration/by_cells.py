@@ -60,6 +60,8 @@ EXPECTED_NODES = {1: 1000, 2: 20_000}
 KEPT_NUMBERS, CHUNK_NUMBERS = 2**25, 2**23
 """The loss at the nodes is kept for the next dual up to so many numbers; beyond, samples are
 integrated in chunks of this size, anew for each dual."""
+DUAL_SAMPLES = 32
+"""Samples whose slopes tell a first dual variable."""
 LEAST_WEIGHT = 1e-14
 """A smaller weight has no part in the gradient."""
 FLAT = 1e-9
@@ -235,7 +237,6 @@ class ByCells(Integration):
         super().__init__(model, scales)
         self.domain = CellDomain.from_frame(frame_of(self.joint, self.cost, self.sigma), self.cost)
         self.dimension = self.domain.frame.dimension
-        self.radius = model.radius or typical_radius(self.domain.frame)
         self.tolerance = tolerance or TOLERANCE[self.dimension]
         self.last = LastDual()
         self._easier: ByCells | None = None
@@ -257,25 +258,36 @@ class ByCells(Integration):
     def slice(
         self, x: Array, samples: Array, stream: Stream, shares: SampleShares | None = None
     ) -> CellSlice:
+        frame, guess = self.domain.frame, None
+        if self.last.dual is None:
+            radius = self.model.radius
+            guess = typical_dual(self.loss, x, frame, self.cost, radius, self.epsilon)
         return CellSlice(
-            Tilt(self.loss, self.cost, self.domain.frame, self.epsilon, x),
+            Tilt(self.loss, self.cost, frame, self.epsilon, x),
             self.domain,
             samples,
             shares or self.joint.shares_of(samples),
             epsilon=self.epsilon,
             tolerance=self.tolerance,
             last=self.last,
-            guess=self._guess(x) if self.last.dual is None else None,
+            guess=guess,
         )
 
-    def _guess(self, x: Array) -> float | None:
-        """The dual variable of an affine loss with the same slopes."""
-        rows = np.unique(np.linspace(0, self.joint.size - 1, 32).astype(int))
-        try:
-            affine = affine_dual(self.loss, x, rows, self.domain.frame, self.cost, self.radius)
-        except NotImplementedError:  # no gradient in the data
-            return None
-        return max(affine, 1e-6 * self.epsilon / self.radius, 1e-300)
+
+def typical_dual(
+    loss: FlatLoss, x: Array, frame: Frame, cost: BoundCost, radius: float, epsilon: float
+) -> float | None:
+    """The dual variable of an affine loss with the slopes of this one; None where it has none.
+
+    Where the radius is 0, the reference's moves tell one.
+    """
+    rows = np.unique(np.linspace(0, frame.joint.size - 1, DUAL_SAMPLES).astype(int))
+    radius = radius or typical_radius(frame)
+    try:
+        affine = affine_dual(loss, x, rows, frame, cost, radius)
+    except NotImplementedError:  # no gradient in the data
+        return None
+    return max(affine, 1e-6 * epsilon / radius, 1e-300)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ import numpy as np
 
 from wdro_model.objectives.integration.frame import Frame
 from wdro_model.objectives.integration.normal import TruncatedNormal, truncated_normal
+from wdro_model.objectives.integration.targets import blocks
 from wdro_model.solvers.objective import Array
 
 VISIBLE = 6.5
@@ -184,12 +185,10 @@ class AffineBlock:
     @cached_property
     def reference_log_mass(self) -> Array:
         """For each sample the log mass of the reference in the box, (N,)."""
-        size, width = self.frame.joint.size, max(1, self.frame.dimension)
-        log_mass, deviation = np.zeros(size), np.sqrt(self.frame.spread)
-        step = max(1, MASS_ENTRIES // width)
-        for start in range(0, size, step):
-            some = np.arange(start, min(start + step, size))
-            bounds = self.frame.bounds(some)
+        size, deviation = self.frame.joint.size, self.frame.deviation
+        log_mass = np.zeros(size)
+        for some in blocks(size, self.frame.dimension, MASS_ENTRIES):
+            bounds = self.frame.bounds(np.arange(size)[some])
             if bounds is None:
                 break
             low, high = bounds[0] / deviation, bounds[1] / deviation

@@ -34,6 +34,7 @@ from wdro_model.objectives.integration.by_cells import (
     CellDomain,
     CellSlice,
     LastDual,
+    typical_dual,
 )
 from wdro_model.objectives.integration.conditional.loss import (
     BlockTarget,
@@ -63,8 +64,6 @@ from wdro_model.objectives.integration.inner_integral import (
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.samples import SampleShares
 
-DUAL_SAMPLES = 32
-"""Samples whose slopes tell a first dual variable."""
 MOST_COORDINATES = 2
 """Coordinates that nodes fill; a third would have fifteen times as many nodes."""
 
@@ -149,17 +148,10 @@ class Conditional(Integration):
         return NodeTracker(self.split, self.grid, x, self._typical_dual(x))
 
     def _typical_dual(self, x: Array) -> float:
-        """G / (2 sqrt(radius)), optimal for a loss that is affine in all the data."""
-        rows = np.unique(np.linspace(0, self.joint.size - 1, DUAL_SAMPLES).astype(int))
-        raw = self.loss(x, self.joint.matrix[rows])[1].in_data(np.ones(len(rows)))
-        square, spread = 0.0, 0.0
-        for frame in (self.split.block.frame, self.split.frame):
-            assert frame.weights is not None
-            squares = (frame.pulled(raw) ** 2 / frame.weights).sum(axis=1)
-            square += float(self.joint.shares_of(rows).total(squares))
-            spread += float(frame.weights @ frame.spread)
-        radius = self.model.radius or max(2 * spread, 1e-300)
-        return max(np.sqrt(square / radius) / 2, 1e-6 * self.epsilon / radius, 1e-300)
+        frame = frame_of(self.joint, self.cost, self.sigma)
+        guess = typical_dual(self.loss, x, frame, self.cost, self.model.radius, self.epsilon)
+        assert guess is not None
+        return guess
 
     # -------------------------------------------------------------- stages and radii
     def surrogate(self) -> Conditional | None:

@@ -160,7 +160,7 @@ class Lattice:
         """The dual variable at which a climb began there last."""
 
     def is_near(self, x: Array, samples: Array, apart: float) -> bool:
-        """True for the lattice of these samples and of a decision that differs by `apart` at most."""
+        """True for the lattice of these samples at a decision that differs by `apart` at most."""
         moved = float(np.linalg.norm(x - self._x))
         same = np.array_equal(self._samples, samples)
         return same and moved <= apart * float(np.linalg.norm(x))
