@@ -88,7 +88,7 @@ def test_interpolated_integrals_are_those_of_a_fine_grid(rng, case):
     epsilon, dual = 1e-2, 6.0
     rule, x = rule_of(case, rng, epsilon)
     whole = rule.slice(x, np.arange(N), STREAM)
-    (chunk,) = whole._at(dual)
+    (chunk,) = whole._integrals(dual)
     assert chunk.table is not None
     assert len(chunk.table.places) < N / 8
     found = chunk.table.at_samples(chunk.law.log_mass[:, None])[:, 0]

@@ -297,7 +297,7 @@ def test_a_table_of_the_form_counts_probabilities():
     (mine, at), (theirs, _) = built(problem, "low_rank"), built(repeated, "low_rank")
     one = mine.slice(at, np.arange(600), Stream(0))
     other = theirs.slice(at, np.arange(times.sum()), Stream(0))
-    assert next(iter(one._at(0.7))).table is not None
+    assert next(iter(one._integrals(0.7))).table is not None
     close(one.evaluate(0.7).value, other.evaluate(0.7).value)
     close(one.evaluate(0.7).slope, other.evaluate(0.7).slope)
     np.testing.assert_allclose(one.gradient(0.7), other.gradient(0.7), rtol=1e-7, atol=1e-10)
