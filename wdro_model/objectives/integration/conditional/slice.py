@@ -22,17 +22,27 @@ from wdro_model.objectives.integration.inner_integral import (
 from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.samples import SampleShares
 
-NOTHING = 1e-300
-"""The least mass, and the least cost."""
-LEAST_VARIATION = 1e-12
-"""The least ratio of variance and mean of costs."""
-LEAST_GROWTH = 0.1
-"""Of 1 + d v/c: where it is less, the dual is too far away for a gamma law to tell the cost."""
-ROUGH = 8.0
-"""An integral that changes so many times as much with the step as a normal one is not resolved."""
-REPLY_STEP, REPLY_CHORDS = 1e-7, 3
-"""The share of the dual over which slopes are compared, and steps of the search for the dual at
-decisions close by."""
+
+@dataclass(frozen=True)
+class Tolerances:
+    """Limits of the integrals on nodes."""
+
+    least: float = 1e-300
+    """The least mass of a mode, and the least cost."""
+    least_variation: float = 1e-12
+    """The least ratio of variance and mean of the costs around a mode."""
+    least_growth: float = 0.1
+    """The least 1 + d v/c: below, the dual is too far away for a gamma law to tell the cost."""
+    roughness: float = 8.0
+    """A density is not resolved if its integral changes with the step by this multiple of the
+    change for a normal density. If it is larger, fewer samples are left to cells."""
+    reply_step: float = 1e-7
+    """Relative step of the dual over which the slope of the cost is taken."""
+    reply_chords: int = 3
+    """Steps of the search for the dual at decisions close by."""
+
+
+LIMITS = Tolerances()
 
 
 @dataclass(frozen=True)
@@ -61,8 +71,8 @@ class CostForecast:
     def __call__(self, dual: float) -> float:
         d = (dual - self.dual) / self.epsilon
         first = np.flatnonzero(np.diff(self.samples, prepend=-1))
-        ratios = np.maximum(self.variances / self.means, LEAST_VARIATION)
-        growth = np.maximum(d * ratios, LEAST_GROWTH - 1.0)
+        ratios = np.maximum(self.variances / self.means, LIMITS.least_variation)
+        growth = np.maximum(d * ratios, LIMITS.least_growth - 1.0)
         logs = self.log_masses - self.means / ratios * np.log1p(growth)
         masses = np.exp(logs - np.maximum.reduceat(logs, first)[self.samples])
         costs = np.add.reduceat(masses * self.means / (1.0 + growth), first)
@@ -227,8 +237,8 @@ class ConditionalSlice(Slice):
         def forecast() -> CostForecast | None:
             if np.isnan(curvature):
                 return None
-            masses = np.maximum(weights.sum(axis=1), NOTHING)
-            means = np.maximum(np.vecdot(weights, cost) / masses, NOTHING)
+            masses = np.maximum(weights.sum(axis=1), LIMITS.least)
+            means = np.maximum(np.vecdot(weights, cost) / masses, LIMITS.least)
             apart = means - mean[sample]
             variances = np.maximum(np.vecdot(weights, spread) / masses - apart**2, 0.0)
             return CostForecast(dual, epsilon, shares, sample, np.log(masses), means, variances)
@@ -272,14 +282,14 @@ class ConditionalSlice(Slice):
         if self._cells is not None or not dual > 0:
             return None
         here = self._adapted(dual).point
-        ahead = (1 + REPLY_STEP) * dual
+        ahead = (1 + LIMITS.reply_step) * dual
         curvature = (self._integrated(ahead).point.slope - here.slope) / (ahead - dual)
 
         def gradient(x: Array) -> Array:
             there, near = copy(self), dual
             there._x = x
             there._evaluate()
-            for _ in range(REPLY_CHORDS):
+            for _ in range(LIMITS.reply_chords):
                 near -= (there._integrated(near).point.slope - here.slope) / curvature
             return there._mean_gradient(x, there._integrated(near))
 
@@ -316,7 +326,7 @@ class ConditionalSlice(Slice):
             for half in grid.halves(r):
                 share = 2.0**r * np.add.reduceat(weights[:, half].sum(axis=1), first)
                 change = np.abs(np.log(np.maximum(share, 1e-300)))
-                bad |= change > ROUGH * (expected + 1e-3)
+                bad |= change > LIMITS.roughness * (expected + 1e-3)
         return np.flatnonzero(bad)
 
 
