@@ -17,7 +17,13 @@ from scipy.sparse.csgraph import connected_components
 from wdro_model.compat import networkx as nx
 from wdro_model.errors import InfeasibleError
 from wdro_model.sets.arguments import as_flat
-from wdro_model.sets.backends import LinearOracle, Vector, register_backend, scaled_to_integers
+from wdro_model.sets.backends import (
+    Answer,
+    LinearOracle,
+    Vector,
+    register_backend,
+    scaled_to_integers,
+)
 from wdro_model.sets.choices import EdgeSet
 from wdro_model.sets.hull import HullOracle, Row, at_most
 
@@ -73,7 +79,7 @@ class Arborescence(EdgeSet):
         self.use_backend(backend)
         self.hold(forbidden, mandatory)
 
-    def held_answer(self, direction: Vector, lower: Vector, upper: Vector) -> tuple[Vector, float]:
+    def held_answer(self, direction: Vector, lower: Vector, upper: Vector) -> Answer:
         """The best arborescence; arcs that share their head with a mandatory one are left out.
 
         The mandatory arc is then the only one into its head, which is no root as long as another

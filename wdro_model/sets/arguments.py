@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from wdro_model import checks
 from wdro_model.errors import InfeasibleError
-from wdro_model.sets.backends import Vector
+from wdro_model.sets.backends import Side, Vector
 
 
 def as_direction(direction: ArrayLike, dimension: int, kind: str = "direction") -> Vector:
@@ -33,8 +33,8 @@ def as_flat(x: Any, dimension: int) -> Any:
 
 
 def as_interval(
-    lower: ArrayLike | None,
-    upper: ArrayLike | None,
+    lower: Side,
+    upper: Side,
     own: tuple[Vector, Vector],
     label: Callable[[int], str] = "coordinate {}".format,
     whole: bool = False,

@@ -32,6 +32,10 @@ from wdro_model.registry import loaded
 
 Vector = NDArray[np.float64]
 LinearOracle = Callable[[Vector], Vector]
+Answer = tuple[Vector, float]
+"""A vertex, and its slack: by how much at most it costs more than the minimiser."""
+Side = ArrayLike | None
+"""Lower or upper bounds (n,) that a minimiser is to meet; None for none."""
 
 ENTRY_POINT_GROUP = "wdro_model.backends"
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from wdro_model.compat import networkx as nx
 from wdro_model.errors import InfeasibleError
 from wdro_model.sets.arguments import as_direction, as_flat, as_names
-from wdro_model.sets.backends import BoundedOracle, Vector
+from wdro_model.sets.backends import Answer, BoundedOracle, Side, Vector
 from wdro_model.sets.feasible_set import (
     BoundedSet,
     FeasibleSet,
@@ -89,21 +89,19 @@ class ChoiceSet(NamedCoordinates, BoundedSet):
     """Are some coordinates forbidden or mandatory?"""
     _held_in_words = ""
 
-    def answer(
-        self, direction: Vector, lower: ArrayLike | None, upper: ArrayLike | None
-    ) -> tuple[Vector, float]:
+    def answer(self, direction: Vector, lower: Side, upper: Side) -> Answer:
         if lower is None and upper is None and not self.is_held:
             return self.free_answer(direction)
         return self.held_answer(direction, *self.interval(lower, upper, whole=True))
 
-    def free_answer(self, direction: Vector) -> tuple[Vector, float]:
+    def free_answer(self, direction: Vector) -> Answer:
         """The answer of the backend with nothing held, and its slack."""
         oracle = self._oracle
         if isinstance(oracle, BoundedOracle):
             return oracle.answer(direction, *self.interval(None, None))
         return oracle(direction), 0.0
 
-    def held_answer(self, direction: Vector, lower: Vector, upper: Vector) -> tuple[Vector, float]:
+    def held_answer(self, direction: Vector, lower: Vector, upper: Vector) -> Answer:
         """The best choice with some coordinates at 0 in `upper` or 1 in `lower`, and its slack."""
         if isinstance(self._oracle, BoundedOracle):
             return self._oracle.answer(direction, lower, upper)
@@ -203,15 +201,13 @@ class Within(FeasibleSet):
                 self.bounds = (np.zeros(whole.dimension), upper)
         self._is_free = self._lower is None and bool(np.all(upper >= 1))
 
-    def minimize(
-        self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
-    ) -> Vector:
+    def minimize(self, direction: ArrayLike, lower: Side = None, upper: Side = None) -> Vector:
         """The answer of the whole set within the bounds."""
         return self.minimize_with_slack(direction)[0]
 
     def minimize_with_slack(
-        self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
-    ) -> tuple[Vector, float]:
+        self, direction: ArrayLike, lower: Side = None, upper: Side = None
+    ) -> Answer:
         """The answer of the whole set within the bounds, with its slack."""
         self.whole.calls += 1
         if self._is_free:
@@ -246,6 +242,13 @@ class ItemSet(ChoiceSet):
         """Is the subset one of the set's? chosen: (n,) booleans, nothing held."""
         raise NotImplementedError
 
+    def best(self, direction: Vector, lower: Vector, upper: Vector) -> Vector:
+        """The best choice with some coordinates held, for a set without named backends."""
+        raise NotImplementedError
+
+    def _own_oracle(self) -> BoundedOracle:
+        return OwnOracle(self)
+
     def is_vertex(self, x: ArrayLike) -> bool:
         return super().is_vertex(x) and self.is_member(np.asarray(x) > 0.5)
 
@@ -264,6 +267,16 @@ class ItemSet(ChoiceSet):
             other[leaving[j : j + 1]] = False
             if (i < entering.size or j < leaving.size) and self.is_member(other):
                 yield other.astype(np.float64)
+
+
+class OwnOracle(BoundedOracle):
+    """The oracle of a set that finds its best choice by itself."""
+
+    def __init__(self, choices: ItemSet) -> None:
+        self._set = choices
+
+    def answer(self, direction: Vector, lower: Vector, upper: Vector) -> Answer:
+        return self._set.best(direction, lower, upper), 0.0
 
 
 # ------------------------------

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from wdro_model.errors import InfeasibleError, UnboundedError
 from wdro_model.sets.arguments import as_direction, as_flat
-from wdro_model.sets.backends import LinearOracle, Vector, reference_solver
+from wdro_model.sets.backends import Answer, LinearOracle, Side, Vector, reference_solver
 from wdro_model.sets.cone_program import ConeProgram, canonicalise, twin_of
 from wdro_model.sets.deadlines import Unproven
 from wdro_model.sets.feasible_set import FeasibleSet, is_near
@@ -102,8 +102,8 @@ class ConvexSet(FeasibleSet):
         self.minimize_relaxed(-direction)
 
     def minimize_with_slack(
-        self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
-    ) -> tuple[Vector, float]:
+        self, direction: ArrayLike, lower: Side = None, upper: Side = None
+    ) -> Answer:
         """A minimiser and its slack, or the best integer point when the time of a solve ends."""
         try:
             return super().minimize_with_slack(direction, lower, upper)

@@ -13,7 +13,9 @@ from wdro_model import checks
 from wdro_model.errors import InfeasibleError
 from wdro_model.sets.arguments import as_direction
 from wdro_model.sets.backends import (
+    Answer,
     BoundedOracle,
+    Side,
     Vector,
     rounding_slack,
     scaled_to_integers,
@@ -130,9 +132,7 @@ class CpSat(BoundedSet):
     def is_vertex(self, x: ArrayLike) -> bool:
         return is_whole(as_direction(x, self.dimension, kind="x"))
 
-    def answer(
-        self, direction: Vector, lower: ArrayLike | None, upper: ArrayLike | None
-    ) -> tuple[Vector, float]:
+    def answer(self, direction: Vector, lower: Side, upper: Side) -> Answer:
         """The best solution that was found, bounds added to a copy of the model, and its slack."""
         from ortools.sat.python import cp_model
 
@@ -182,7 +182,7 @@ class CpSatOracle(BoundedOracle):
         """Forget the last point."""
         self._known, self._solutions.time_limit = None, None
 
-    def answer(self, direction: Vector, lower: Vector, upper: Vector) -> tuple[Vector, float]:
+    def answer(self, direction: Vector, lower: Vector, upper: Vector) -> Answer:
         """The best point found in time, or the last one where that is better."""
         known = self._known
         if known is not None and (np.any(known < lower) or np.any(known > upper)):

@@ -19,7 +19,7 @@ from scipy.sparse.linalg import ArpackError, eigsh, svds
 from wdro_model import checks
 from wdro_model.errors import InfeasibleError
 from wdro_model.sets.arguments import as_bounds, as_direction, as_flat, as_shape
-from wdro_model.sets.backends import LinearOracle, Vector, register_backend
+from wdro_model.sets.backends import Answer, LinearOracle, Side, Vector, register_backend
 from wdro_model.sets.feasible_set import BoundedSet
 from wdro_model.sets.rounding import INTEGER_TOLERANCE, is_binary
 
@@ -56,9 +56,7 @@ class Simplex(BoundedSet):
         self.bounds = (np.zeros(self.dimension), np.full(self.dimension, self.total))
         self.rounds = self.total == 1
 
-    def answer(
-        self, direction: Vector, lower: ArrayLike | None, upper: ArrayLike | None
-    ) -> tuple[Vector, float]:
+    def answer(self, direction: Vector, lower: Side, upper: Side) -> Answer:
         if lower is not None or upper is not None:
             return self._filled(direction, *self.interval(lower, upper)), 0.0
         vertex = np.zeros(self.dimension)
@@ -145,9 +143,7 @@ class BoxSet(ShapedSet):
         self.dimension = int(low.size)
         self.rounds = is_binary(low) and is_binary(high)
 
-    def answer(
-        self, direction: Vector, lower: ArrayLike | None, upper: ArrayLike | None
-    ) -> tuple[Vector, float]:
+    def answer(self, direction: Vector, lower: Side, upper: Side) -> Answer:
         low, high = self.interval(lower, upper)
         return np.where(direction < 0, high, low), 0.0
 
@@ -212,9 +208,7 @@ class Ball(ShapedSet):
         self.is_polytope = p != 2
         self.bounds = (middle - self.radius, middle + self.radius)
 
-    def answer(
-        self, direction: Vector, lower: ArrayLike | None, upper: ArrayLike | None
-    ) -> tuple[Vector, float]:
+    def answer(self, direction: Vector, lower: Side, upper: Side) -> Answer:
         """A minimiser; within bounds for p = inf."""
         if self.p == np.inf:
             low, high = self.interval(lower, upper)
@@ -284,9 +278,7 @@ class Hull(BoundedSet):
         self.bounds = (rows.min(axis=0), rows.max(axis=0))
         self.rounds = is_binary(rows) if integral is None else bool(integral)
 
-    def answer(
-        self, direction: Vector, lower: ArrayLike | None, upper: ArrayLike | None
-    ) -> tuple[Vector, float]:
+    def answer(self, direction: Vector, lower: Side, upper: Side) -> Answer:
         """The best of the points, or of those within bounds where they are choices."""
         points = self.points
         if lower is not None or upper is not None:
@@ -356,9 +348,7 @@ class RankOneSet(ShapedSet):
         chosen = "dense" if min(shape) <= LARGEST_DENSE else "arpack"
         self.use_backend(chosen if backend is None else backend)
 
-    def answer(
-        self, direction: Vector, lower: ArrayLike | None, upper: ArrayLike | None
-    ) -> tuple[Vector, float]:
+    def answer(self, direction: Vector, lower: Side, upper: Side) -> Answer:
         self.refuse_bounds(lower, upper)
         return self._oracle(direction), 0.0
 

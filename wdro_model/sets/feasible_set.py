@@ -15,7 +15,7 @@ from wdro_model import checks
 from wdro_model.errors import InfeasibleError
 from wdro_model.registry import refuse_signature
 from wdro_model.sets.arguments import as_bounds, as_direction, as_interval, is_integer
-from wdro_model.sets.backends import Backends, BoundedOracle, Vector, reference_solver
+from wdro_model.sets.backends import Answer, Backends, BoundedOracle, Side, Vector, reference_solver
 from wdro_model.sets.rounding import Rounding, is_binary
 
 
@@ -90,9 +90,7 @@ class FeasibleSet(Backends, Rounding):
         """The coordinate of each name; of an edge without a direction, also from its other end."""
         return {name: i for i, name in enumerate(self.names or ())}
 
-    def minimize(
-        self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
-    ) -> Vector:
+    def minimize(self, direction: ArrayLike, lower: Side = None, upper: Side = None) -> Vector:
         """A point of the set that minimises `<direction, x>`, as a fresh array (n,).
 
         Parameters
@@ -111,9 +109,7 @@ class FeasibleSet(Backends, Rounding):
             self.use_backend()
         return self._oracle(as_direction(direction, self.dimension))
 
-    def minimize_within(
-        self, direction: ArrayLike, lower: ArrayLike | None, upper: ArrayLike | None
-    ) -> Vector:
+    def minimize_within(self, direction: ArrayLike, lower: Side, upper: Side) -> Vector:
         """The best of the points within some bounds; an InfeasibleError if there is none.
 
         For sets of 0/1 points, where 1 in `lower` is mandatory and 0 in `upper` forbidden: by
@@ -133,8 +129,8 @@ class FeasibleSet(Backends, Rounding):
         return vertex
 
     def minimize_with_slack(
-        self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
-    ) -> tuple[Vector, float]:
+        self, direction: ArrayLike, lower: Side = None, upper: Side = None
+    ) -> Answer:
         """A point of the set, and by how much at most it costs more than the minimiser.
 
         The slack is 0 where the oracle is exact; one that knows a lower bound only returns the
@@ -239,29 +235,21 @@ class BoundedSet(FeasibleSet):
     """A set of the library, which keeps to bounds by itself: all that it writes is `answer`."""
 
     @abstractmethod
-    def answer(
-        self, direction: Vector, lower: ArrayLike | None, upper: ArrayLike | None
-    ) -> tuple[Vector, float]:
+    def answer(self, direction: Vector, lower: Side, upper: Side) -> Answer:
         """A minimiser between bounds, if there are any, and its slack."""
 
-    def minimize(
-        self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
-    ) -> Vector:
+    def minimize(self, direction: ArrayLike, lower: Side = None, upper: Side = None) -> Vector:
         return self.answer(as_direction(direction, self.dimension), lower, upper)[0]
 
-    def minimize_within(
-        self, direction: ArrayLike, lower: ArrayLike | None, upper: ArrayLike | None
-    ) -> Vector:
+    def minimize_within(self, direction: ArrayLike, lower: Side, upper: Side) -> Vector:
         return self.minimize(direction, lower, upper)
 
     def minimize_with_slack(
-        self, direction: ArrayLike, lower: ArrayLike | None = None, upper: ArrayLike | None = None
-    ) -> tuple[Vector, float]:
+        self, direction: ArrayLike, lower: Side = None, upper: Side = None
+    ) -> Answer:
         return self.answer(as_direction(direction, self.dimension), lower, upper)
 
-    def interval(
-        self, lower: ArrayLike | None, upper: ArrayLike | None, whole: bool = False
-    ) -> tuple[Vector, Vector]:
+    def interval(self, lower: Side, upper: Side, whole: bool = False) -> tuple[Vector, Vector]:
         """The set's own bounds (n,), narrowed by others."""
         assert self.bounds is not None
         if lower is None and upper is None:
@@ -276,7 +264,7 @@ class BoundedSet(FeasibleSet):
         """The error where held coordinates leave no point."""
         return no_point_left(self, lower, upper)
 
-    def refuse_bounds(self, lower: ArrayLike | None, upper: ArrayLike | None) -> None:
+    def refuse_bounds(self, lower: Side, upper: Side) -> None:
         """Raise a ValueError where a set that takes no bounds is given some."""
         if lower is None and upper is None:
             return

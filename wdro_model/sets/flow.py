@@ -15,8 +15,10 @@ from wdro_model.compat import networkx as nx
 from wdro_model.errors import InfeasibleError
 from wdro_model.sets.arguments import as_direction, as_flat
 from wdro_model.sets.backends import (
+    Answer,
     BoundedOracle,
     Integers,
+    Side,
     Vector,
     largest_flow_cost,
     register_backend,
@@ -112,9 +114,7 @@ class Flow(OnGraph, BoundedSet):
             backend = "ortools"
         super().use_backend(backend)
 
-    def answer(
-        self, direction: Vector, lower: ArrayLike | None, upper: ArrayLike | None
-    ) -> tuple[Vector, float]:
+    def answer(self, direction: Vector, lower: Side, upper: Side) -> Answer:
         """The cheapest flow within bounds, which take the place of capacities."""
         low, high = self.interval(lower, upper)
         oracle: Any = self._oracle
@@ -300,7 +300,7 @@ class WholeFlows(BoundedOracle):
                 f"{flows!r} are not; scale them, or use backend='highs'."
             )
 
-    def answer(self, direction: Vector, lower: Vector, upper: Vector) -> tuple[Vector, float]:
+    def answer(self, direction: Vector, lower: Vector, upper: Vector) -> Answer:
         flows, proper = self._set, self._proper
         if not (is_whole(lower) and is_whole(upper)):
             return _highs(flows).answer(direction, lower, upper)

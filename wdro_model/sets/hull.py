@@ -21,7 +21,7 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
 from wdro_model.errors import InaccurateError
-from wdro_model.sets.backends import BoundedOracle, Vector
+from wdro_model.sets.backends import Answer, BoundedOracle, Vector
 from wdro_model.sets.cone_program import canonicalise
 from wdro_model.sets.deadlines import OutOfTime
 from wdro_model.sets.feasible_set import BoundedSet
@@ -111,11 +111,11 @@ class HullOracle(BoundedOracle):
             dual_feasibility_tolerance=tolerance,
         )
 
-    def answer(self, direction: Vector, lower: Vector, upper: Vector) -> tuple[Vector, float]:
+    def answer(self, direction: Vector, lower: Vector, upper: Vector) -> Answer:
         with self._in_use:
             return self._answer(direction, lower, upper)
 
-    def _answer(self, direction: Vector, lower: Vector, upper: Vector) -> tuple[Vector, float]:
+    def _answer(self, direction: Vector, lower: Vector, upper: Vector) -> Answer:
         places, highs = self._places, self._highs
         if self._sides.size - self._fixed_rows > TOLERANCES.kept_rows:
             self._forget_rows()

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from wdro_model import checks
 from wdro_model.sets.arguments import as_flat, as_names
 from wdro_model.sets.backends import (
+    Answer,
     BoundedOracle,
     Integers,
     Vector,
@@ -184,7 +185,7 @@ class Packing(BoundedOracle):
     def __init__(self, knapsack: Knapsack) -> None:
         self._set = knapsack
 
-    def answer(self, direction: Vector, lower: Vector, upper: Vector) -> tuple[Vector, float]:
+    def answer(self, direction: Vector, lower: Vector, upper: Vector) -> Answer:
         weights = self._set.weights
         room = self._set.room - float(weights @ lower)
         if room < -TOLERANCES.capacity * self._set.capacity:

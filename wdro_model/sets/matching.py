@@ -20,6 +20,7 @@ from wdro_model.errors import InfeasibleError
 from wdro_model.sets.arguments import as_direction, as_flat, as_names
 from wdro_model.sets.backends import (
     LARGEST,
+    Answer,
     BoundedOracle,
     Vector,
     register_backend,
@@ -219,7 +220,7 @@ class Matching(EdgeSet):
             "matched; add edges, or use perfect=False."
         )
 
-    def held_answer(self, direction: Vector, lower: Vector, upper: Vector) -> tuple[Vector, float]:
+    def held_answer(self, direction: Vector, lower: Vector, upper: Vector) -> Answer:
         """The best matching; edges that meet a mandatory one are left out."""
         mandatory = lower > 0.0
         uses = self.incidence @ lower
@@ -246,7 +247,7 @@ class CheapestEdges(BoundedOracle):
     def __init__(self, matchings: Matching) -> None:
         self._set = matchings
 
-    def answer(self, direction: Vector, lower: Vector, upper: Vector) -> tuple[Vector, float]:
+    def answer(self, direction: Vector, lower: Vector, upper: Vector) -> Answer:
         matchings = self._set
         useful = (upper > 0.0) if matchings.perfect else (upper > lower) & (direction < 0)
         vertex = lower.copy()
@@ -448,7 +449,7 @@ class RestOfTable(BoundedOracle):
     def __init__(self, assignments: AssignmentSet) -> None:
         self._set = assignments
 
-    def answer(self, direction: Vector, lower: Vector, upper: Vector) -> tuple[Vector, float]:
+    def answer(self, direction: Vector, lower: Vector, upper: Vector) -> Answer:
         shape = self._set.shape
         costs, vertex = direction.reshape(shape), lower.reshape(shape).copy()
         without = None if upper.all() else upper.reshape(shape) < 1.0

@@ -8,12 +8,11 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
-from numpy.typing import ArrayLike
 
 from wdro_model import checks
 from wdro_model.errors import blaming
 from wdro_model.sets.arguments import as_flat, as_names, is_integer
-from wdro_model.sets.backends import BoundedOracle, Vector
+from wdro_model.sets.backends import Answer, Side, Vector
 from wdro_model.sets.choices import ItemSet, Mask
 from wdro_model.sets.feasible_set import BoundedSet
 
@@ -67,32 +66,23 @@ class Subsets(ItemSet):
         size = cp.sum(flat)
         return [flat >= 0, flat <= 1, size <= self.k if self.at_most else size == self.k]
 
-    def _own_oracle(self) -> BoundedOracle:
-        return Cheapest(self)
-
-    def __repr__(self) -> str:
-        return f"Subsets({self.dimension} items, k={self.k}, at_most={self.at_most})"
-
-
-class Cheapest(BoundedOracle):
-    """The k cheapest items."""
-
-    def __init__(self, subsets: Subsets) -> None:
-        self._set = subsets
-
-    def answer(self, direction: Vector, lower: Vector, upper: Vector) -> tuple[Vector, float]:
+    def best(self, direction: Vector, lower: Vector, upper: Vector) -> Vector:
+        """The k cheapest items."""
         free = np.flatnonzero(upper > lower)
-        if self._set.at_most:
+        if self.at_most:
             free = free[direction[free] < 0]
-        left = self._set.k - int(np.count_nonzero(lower))
-        if left < 0 or (left > free.size and not self._set.at_most):
-            raise self._set.refusal(lower, upper)
+        left = self.k - int(np.count_nonzero(lower))
+        if left < 0 or (left > free.size and not self.at_most):
+            raise self.refusal(lower, upper)
         if 0 < left < free.size:
             free = free[np.argpartition(direction[free], left - 1)[:left]]
         vertex = lower.copy()
         if left:
             vertex[free] = 1.0
-        return vertex, 0.0
+        return vertex
+
+    def __repr__(self) -> str:
+        return f"Subsets({self.dimension} items, k={self.k}, at_most={self.at_most})"
 
 
 # ------------------------------
@@ -161,29 +151,17 @@ class Partition(ItemSet):
         limit = counts == self.capacities if self.bases else counts <= self.capacities
         return [flat >= 0, flat <= 1, limit]
 
-    def _own_oracle(self) -> BoundedOracle:
-        return CheapestOfGroups(self)
-
-    def __repr__(self) -> str:
-        return f"Partition({self.dimension} items in {len(self.groups)} groups)"
-
-
-class CheapestOfGroups(BoundedOracle):
-    """The cheapest items of each group."""
-
-    def __init__(self, partition: Partition) -> None:
-        self._set = partition
-
-    def answer(self, direction: Vector, lower: Vector, upper: Vector) -> tuple[Vector, float]:
-        partition, group_of = self._set, self._set.group_of
-        count = len(partition.groups)
-        left = partition.capacities - np.bincount(group_of[lower > 0], minlength=count)
+    def best(self, direction: Vector, lower: Vector, upper: Vector) -> Vector:
+        """The cheapest items of each group."""
+        group_of = self.group_of
+        count = len(self.groups)
+        left = self.capacities - np.bincount(group_of[lower > 0], minlength=count)
         free = upper > lower
-        if not partition.bases:
+        if not self.bases:
             free &= direction < 0
-        short = partition.bases and np.any(np.bincount(group_of[free], minlength=count) < left)
+        short = self.bases and np.any(np.bincount(group_of[free], minlength=count) < left)
         if np.any(left < 0) or short:
-            raise partition.refusal(lower, upper)
+            raise self.refusal(lower, upper)
         order = np.flatnonzero(free)
         order = order[np.argsort(direction[order], kind="stable")]
         order = order[np.argsort(group_of[order], kind="stable")]
@@ -192,7 +170,10 @@ class CheapestOfGroups(BoundedOracle):
         place = np.arange(order.size) - first[groups]  # of an item within its group, by cost
         vertex = lower.copy()
         vertex[order[place < left[groups]]] = 1.0
-        return vertex, 0.0
+        return vertex
+
+    def __repr__(self) -> str:
+        return f"Partition({self.dimension} items in {len(self.groups)} groups)"
 
 
 def _as_groups(groups: Any) -> tuple[tuple[Any, ...], list[list[Any]]]:
@@ -349,32 +330,22 @@ class Matroid(ItemSet):
         written = [flat >= 0, rows @ flat <= ranks]
         return [*written, cp.sum(flat) == self.rank] if self.bases else written
 
-    def _own_oracle(self) -> BoundedOracle:
-        return Greedy(self)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.dimension} items, rank={self.rank})"
-
-
-class Greedy(BoundedOracle):
-    """The cheapest items first, each if it leaves the set independent."""
-
-    def __init__(self, matroid: Matroid) -> None:
-        self._matroid = matroid
-
-    def answer(self, direction: Vector, lower: Vector, upper: Vector) -> tuple[Vector, float]:
-        matroid = self._matroid
+    def best(self, direction: Vector, lower: Vector, upper: Vector) -> Vector:
+        """The cheapest items first, each if it leaves the set independent."""
         start = np.flatnonzero(lower).tolist()
         order = np.argsort(direction, kind="stable")
         free = upper > lower
-        if not matroid.bases:
+        if not self.bases:
             free &= direction < 0
-        if start and not matroid._holds(start):
-            raise matroid.refusal(lower, upper)
-        chosen = matroid.extended(start, order[free[order]].tolist())
-        if matroid.bases and len(chosen) < matroid.rank:
-            raise matroid.refusal(lower, upper)
-        return matroid.indicator(chosen), 0.0
+        if start and not self._holds(start):
+            raise self.refusal(lower, upper)
+        chosen = self.extended(start, order[free[order]].tolist())
+        if self.bases and len(chosen) < self.rank:
+            raise self.refusal(lower, upper)
+        return self.indicator(chosen)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.dimension} items, rank={self.rank})"
 
 
 def _braced(items: tuple[Any, ...], positions: list[int]) -> str:
@@ -418,9 +389,7 @@ class BasePolytope(BoundedSet):
         self.bounds = (np.minimum(total - np.array(without), upper), upper)
         self.has_constraints = self.dimension <= LARGEST_WRITTEN
 
-    def answer(
-        self, direction: Vector, lower: ArrayLike | None, upper: ArrayLike | None
-    ) -> tuple[Vector, float]:
+    def answer(self, direction: Vector, lower: Side, upper: Side) -> Answer:
         self.refuse_bounds(lower, upper)
         order = np.argsort(direction, kind="stable").tolist()
         values = [self._value(order[:k]) for k in range(1, self.dimension + 1)]

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from wdro_model.errors import InexactOracleError, blaming
 from wdro_model.sets.arguments import as_bounds, as_direction, as_flat, as_interval, as_shape
-from wdro_model.sets.backends import Vector
+from wdro_model.sets.backends import Answer, Side, Vector
 from wdro_model.sets.feasible_set import BoundedSet, check_held, with_prices
 from wdro_model.sets.rounding import is_whole
 
@@ -90,9 +90,7 @@ class Oracle(BoundedSet):
         if bounds is not None:
             self.bounds = as_bounds(bounds, self.shape, f"oracle {self.name!r}")
 
-    def answer(
-        self, direction: Vector, lower: ArrayLike | None, upper: ArrayLike | None
-    ) -> tuple[Vector, float]:
+    def answer(self, direction: Vector, lower: Side, upper: Side) -> Answer:
         """The function's vertex, checked, and how far its cost is above the function's bound.
 
         Within bounds by prices, for vertices of 0 and 1. Prices move the costs of all points

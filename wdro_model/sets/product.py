@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from wdro_model.sets.arguments import as_direction, as_flat
-from wdro_model.sets.backends import Vector
+from wdro_model.sets.backends import Answer, Side, Vector
 from wdro_model.sets.feasible_set import BoundedSet, FeasibleSet
 from wdro_model.sets.rounding import Value, best_of
 
@@ -59,9 +59,7 @@ class ProductSet(BoundedSet):
         preferred = {block.preferred_direction for block in sets}
         self.preferred_direction = preferred.pop() if len(preferred) == 1 else None
 
-    def answer(
-        self, direction: Vector, lower: ArrayLike | None, upper: ArrayLike | None
-    ) -> tuple[Vector, float]:
+    def answer(self, direction: Vector, lower: Side, upper: Side) -> Answer:
         """The blocks' points together, and the sum of their slacks."""
         sides = {
             side: np.asarray(values, dtype=np.float64)

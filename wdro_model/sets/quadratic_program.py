@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 from scipy.linalg import LinAlgError, solve
 from scipy.optimize import minimize
 
-from wdro_model.sets.backends import Vector
+from wdro_model.sets.backends import Answer, Side, Vector
 from wdro_model.sets.cone_program import ConeProgram, canonicalise
 from wdro_model.sets.convex import ConvexSet
 from wdro_model.sets.feasible_set import BoundedSet, FeasibleSet, cvxpy_form
@@ -200,9 +200,7 @@ class Nearby(BoundedSet):
     def seen_from(self, x: Vector) -> None:
         self.point = np.array(x, dtype=float)
 
-    def answer(
-        self, direction: Vector, lower: ArrayLike | None, upper: ArrayLike | None
-    ) -> tuple[Vector, float]:
+    def answer(self, direction: Vector, lower: Side, upper: Side) -> Answer:
         if lower is not None or upper is not None:
             return self.whole.minimize_with_slack(direction, lower, upper)
         if self._linear is None:

@@ -28,6 +28,7 @@ from wdro_model.compat import networkx as nx
 from wdro_model.errors import InfeasibleError
 from wdro_model.sets.arguments import as_flat
 from wdro_model.sets.backends import (
+    Answer,
     BoundedOracle,
     LinearOracle,
     Vector,
@@ -122,11 +123,11 @@ class ShortestPath(EdgeSet):
             return True
         return not self._any_sign and not self.interval(None, None)[0].any()
 
-    def free_answer(self, direction: Vector) -> tuple[Vector, float]:
+    def free_answer(self, direction: Vector) -> Answer:
         """The path of least total weight."""
         return super().free_answer(direction if self._any_sign else self._nonnegative(direction))
 
-    def held_answer(self, direction: Vector, lower: Vector, upper: Vector) -> tuple[Vector, float]:
+    def held_answer(self, direction: Vector, lower: Vector, upper: Vector) -> Answer:
         """The best path with some edges held.
 
         Forbidden edges get a price above that of any path. On an acyclic graph, a path through the
@@ -410,7 +411,7 @@ class FlowOfOneUnit(BoundedOracle):
         self._ends = [ends.astype(np.int32) for ends in (paths.arc_tails, paths.arc_heads)]
         self._limit = largest_flow_cost(len(paths.nodes), "scipy")
 
-    def answer(self, direction: Vector, lower: Vector, upper: Vector) -> tuple[Vector, float]:
+    def answer(self, direction: Vector, lower: Vector, upper: Vector) -> Answer:
         paths, solver = self._paths, self._solver()
         weights = direction[paths.arc_edges]
         costs, unit = scaled_to_integers(weights, self._limit)

@@ -25,7 +25,7 @@ from scipy.sparse.csgraph import (
 from wdro_model.compat import networkx as nx
 from wdro_model.errors import InfeasibleError
 from wdro_model.sets.arguments import as_flat
-from wdro_model.sets.backends import BoundedOracle, LinearOracle, Vector, register_backend
+from wdro_model.sets.backends import Answer, BoundedOracle, LinearOracle, Vector, register_backend
 from wdro_model.sets.choices import EdgeSet
 from wdro_model.sets.hull import HullOracle
 
@@ -343,7 +343,7 @@ class TreeRows(BoundedOracle):
         self._rows: list[np.ndarray] = []
         self._write([])
 
-    def answer(self, direction: Vector, lower: Vector, upper: Vector) -> tuple[Vector, float]:
+    def answer(self, direction: Vector, lower: Vector, upper: Vector) -> Answer:
         edges, trees = self._edges, self._trees
         ranks = np.empty(edges.size)
         ranks[np.argsort(direction[edges], kind="stable")] = np.arange(1, edges.size + 1)
