@@ -24,7 +24,7 @@ from wdro_model.sets.backends import (
     register_backend,
     scaled_to_integers,
 )
-from wdro_model.sets.choices import EdgeSet
+from wdro_model.sets.choices import EdgeSet, ParallelEdges
 from wdro_model.sets.hull import HullOracle, Row, at_most
 
 ArborescenceBackend = Literal["edmonds", "networkx", "highs"]
@@ -323,23 +323,19 @@ def _branchings(trees: Arborescence) -> LinearOracle:
     NetworkX's own minimum_spanning_arborescence gives its arcs less, and then may miss it.
     """
     arcs = np.flatnonzero(trees.proper)
-    ends = list(zip(trees.tails[arcs].tolist(), trees.heads[arcs].tolist()))
+    pairs = ParallelEdges(arcs, trees.tails[arcs], trees.heads[arcs])
 
     def minimize(direction: Vector) -> Vector:
-        integers, _ = scaled_to_integers(direction[arcs], 2**50)
-        cheapest: dict[tuple[int, int], tuple[int, int]] = {}
-        for arc, pair, weight in zip(arcs.tolist(), ends, integers.tolist()):
-            if pair not in cheapest or weight < cheapest[pair][0]:
-                cheapest[pair] = (weight, arc)
+        cheapest = pairs.cheapest(direction)
+        integers, _ = scaled_to_integers(direction[cheapest], 2**50)
         graph: Any = nx.DiGraph()
         graph.add_nodes_from(range(len(trees.nodes)))
         least, most = int(integers.min()), int(integers.max())
         worth = most + (len(trees.nodes) + 1) * (most - least + 1)
-        graph.add_weighted_edges_from(
-            (*pair, worth - weight) for pair, (weight, _) in cheapest.items()
-        )
+        weights = (worth - weight for weight in integers.tolist())
+        graph.add_weighted_edges_from((*pair, w) for pair, w in zip(pairs.entry, weights))
         best = nx.maximum_branching(graph)
-        return trees.indicator([cheapest[pair][1] for pair in best.edges])
+        return trees.indicator(cheapest[[pairs.entry[pair] for pair in best.edges]])
 
     return minimize
 

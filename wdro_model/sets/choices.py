@@ -419,6 +419,39 @@ class EdgeSet(OnGraph, ChoiceSet):
         return f"{int(lower.sum())} mandatory and {forbidden} forbidden {self.thing}s as asked"
 
 
+class ParallelEdges:
+    """Edges by the ordered pair of nodes that they join: of parallel ones the cheapest counts.
+
+    Attributes
+    ----------
+    tails, heads: the two nodes of each pair, in lexicographic order.
+    entry: the position of a pair.
+    """
+
+    def __init__(self, edges: NDArray, tails: NDArray, heads: NDArray) -> None:
+        order = np.lexsort((heads, tails))
+        self._edges, tails, heads = edges[order], tails[order], heads[order]
+        first = np.append(True, (np.diff(tails) != 0) | (np.diff(heads) != 0))
+        self._starts, self._pair = np.flatnonzero(first), np.cumsum(first)
+        self.tails, self.heads = tails[first], heads[first]
+        self.entry = {
+            pair: i for i, pair in enumerate(zip(self.tails.tolist(), self.heads.tolist()))
+        }
+
+    def cheapest(self, direction: Vector) -> NDArray[np.int64]:
+        """The cheapest edge of each pair."""
+        if self._starts.size == self._edges.size:
+            return self._edges
+        order = np.lexsort((direction[self._edges], self._pair))
+        return self._edges[order[self._starts]]
+
+    def matrix(self, count: int) -> sp.csr_array:
+        """A CSR matrix (count, count) with an entry for each pair, in their order."""
+        indptr = np.searchsorted(self.tails, np.arange(count + 1)).astype(np.int32)
+        data = np.zeros(self.tails.size)
+        return sp.csr_array((data, self.heads.astype(np.int32), indptr), shape=(count, count))
+
+
 def places_of(graph: Any) -> dict[Any, tuple[float, float]] | None:
     """The nodes' attributes "pos", or their names where these are pairs of numbers."""
     places = {}

@@ -26,7 +26,7 @@ from wdro_model.sets.backends import (
     register_backend,
     scaled_to_integers,
 )
-from wdro_model.sets.choices import EdgeSet, ItemSet, Mask
+from wdro_model.sets.choices import EdgeSet, ItemSet, Mask, ParallelEdges
 from wdro_model.sets.hull import HullOracle, Row, at_most, components
 
 LARGEST_TABLE = 4_000_000
@@ -265,16 +265,17 @@ class Blossoms(CheapestEdges):
     """Edmonds's algorithm on whole weights, where it is exact."""
 
     def _matched(self, direction: Vector, edges: np.ndarray) -> np.ndarray:
-        integers, _ = scaled_to_integers(direction[edges], 2**50)
-        cheapest: dict[tuple[int, int], tuple[int, int]] = {}
-        for edge, weight in zip(edges.tolist(), integers.tolist()):
-            pair = self._set._ends(edge)
-            if pair not in cheapest or weight < cheapest[pair][0]:
-                cheapest[pair] = (weight, edge)
+        if not edges.size:
+            return edges
+        ends = np.sort([self._set.tails[edges], self._set.heads[edges]], axis=0)
+        parallel = ParallelEdges(edges, *ends)
+        cheapest = parallel.cheapest(direction)
+        integers, _ = scaled_to_integers(direction[cheapest], 2**50)
         graph: Any = nx.Graph()
-        graph.add_weighted_edges_from((u, v, -weight) for (u, v), (weight, _) in cheapest.items())
+        weights = (-integers).tolist()
+        graph.add_weighted_edges_from((*pair, w) for pair, w in zip(parallel.entry, weights))
         pairs = nx.max_weight_matching(graph, maxcardinality=self._set.perfect)
-        return np.array([cheapest[min(pair), max(pair)][1] for pair in pairs], dtype=np.int64)
+        return cheapest[[parallel.entry[min(pair), max(pair)] for pair in pairs]]
 
 
 class TwoSides(CheapestEdges):

@@ -37,7 +37,7 @@ from wdro_model.sets.backends import (
     rounding_slack,
     scaled_to_integers,
 )
-from wdro_model.sets.choices import EdgeSet
+from wdro_model.sets.choices import EdgeSet, ParallelEdges
 from wdro_model.sets.hull import HullOracle, Row, components
 
 Indices = NDArray[np.int64]
@@ -323,79 +323,36 @@ class ShortestPath(EdgeSet):
 
 
 # ------------------------------------------------------------------ backends
-class Arcs:
-    """The arcs as a CSR matrix without duplicates: of parallel arcs the cheapest counts."""
-
-    def __init__(self, paths: ShortestPath) -> None:
-        count = len(paths.nodes)
-        order = np.lexsort((paths.arc_heads, paths.arc_tails))
-        tails, heads = paths.arc_tails[order], paths.arc_heads[order]
-        self.edges = paths.arc_edges[order]
-        first = np.append(True, (np.diff(tails) != 0) | (np.diff(heads) != 0))
-        self.starts = np.flatnonzero(first)
-        self.stops = np.append(self.starts[1:], order.size)
-        self.has_parallel = self.starts.size < order.size
-        self._only: list[int] = [] if self.has_parallel else self.edges.tolist()
-        self.tails, self.heads = tails[self.starts], heads[self.starts]
-        self.entry = {
-            pair: i for i, pair in enumerate(zip(self.tails.tolist(), self.heads.tolist()))
-        }
-        indptr = np.searchsorted(self.tails, np.arange(count + 1))
-        self.matrix = sp.csr_array(
-            (
-                np.zeros(self.starts.size),
-                self.heads.astype(np.int32),
-                indptr.astype(np.int32),
-            ),
-            shape=(count, count),
-        )
-
-    def weights(self, direction: Vector) -> Vector:
-        """The weight of each entry of the matrix."""
-        weights = direction[self.edges]
-        return np.minimum.reduceat(weights, self.starts) if self.has_parallel else weights
-
-    def edge(self, tail: int, head: int, direction: Vector) -> int:
-        """The cheapest edge from tail to head."""
-        entry = self.entry[tail, head]
-        if not self.has_parallel:
-            return self._only[entry]
-        parallel = self.edges[self.starts[entry] : self.stops[entry]]
-        if parallel.size == 1:
-            return int(parallel[0])
-        return int(parallel[np.argmin(direction[parallel])])
-
-
 def _scipy(paths: ShortestPath) -> LinearOracle:
     """Dijkstra on a CSR matrix whose structure is built once."""
-    arcs = Arcs(paths)
-    start, end, matrix = paths._start, paths._end, arcs.matrix
+    pairs = ParallelEdges(paths.arc_edges, paths.arc_tails, paths.arc_heads)
+    start, end, matrix = paths._start, paths._end, pairs.matrix(len(paths.nodes))
 
     def minimize(direction: Vector) -> Vector:
-        matrix.data[:] = arcs.weights(direction)
+        edges, entries, head = pairs.cheapest(direction), [], end
+        matrix.data[:] = direction[edges]
         _, predecessors = dijkstra(matrix, indices=start, return_predecessors=True)
-        edges, head = [], end
         while head != start:
             tail = int(predecessors[head])
-            edges.append(arcs.edge(tail, head, direction))
+            entries.append(pairs.entry[tail, head])
             head = tail
-        return paths.indicator(edges)
+        return paths.indicator(edges[entries])
 
     return minimize
 
 
 def _networkx(paths: ShortestPath) -> LinearOracle:
     """Dijkstra on a NetworkX graph."""
-    arcs = Arcs(paths)
-    graph: Any = nx.DiGraph(list(arcs.entry))
-    attributes = [graph.edges[pair] for pair in arcs.entry]
+    pairs = ParallelEdges(paths.arc_edges, paths.arc_tails, paths.arc_heads)
+    graph: Any = nx.DiGraph(list(pairs.entry))
+    attributes = [graph.edges[pair] for pair in pairs.entry]
 
     def minimize(direction: Vector) -> Vector:
-        for attribute, weight in zip(attributes, arcs.weights(direction).tolist()):
+        edges = pairs.cheapest(direction)
+        for attribute, weight in zip(attributes, direction[edges].tolist()):
             attribute["weight"] = weight
         nodes = nx.dijkstra_path(graph, paths._start, paths._end)
-        edges = [arcs.edge(tail, head, direction) for tail, head in pairwise(nodes)]
-        return paths.indicator(edges)
+        return paths.indicator(edges[[pairs.entry[arc] for arc in pairwise(nodes)]])
 
     return minimize
 

@@ -26,7 +26,7 @@ from wdro_model.compat import networkx as nx
 from wdro_model.errors import InfeasibleError
 from wdro_model.sets.arguments import as_flat
 from wdro_model.sets.backends import Answer, BoundedOracle, LinearOracle, Vector, register_backend
-from wdro_model.sets.choices import EdgeSet
+from wdro_model.sets.choices import EdgeSet, ParallelEdges
 from wdro_model.sets.hull import HullOracle
 
 TreeBackend = Literal["kruskal", "numba", "scipy", "networkx", "ortools", "cvxpy"]
@@ -242,25 +242,17 @@ def _networkx(trees: SpanningTree) -> LinearOracle:
 
 def _scipy(trees: SpanningTree) -> LinearOracle:
     """SciPy's on the ranks of the weights, counted from 1: it takes zeros for missing edges."""
-    count, proper = len(trees.nodes), np.flatnonzero(trees.proper)
-    tails, heads = trees.tails[proper], trees.heads[proper]
-    low, high = np.minimum(tails, heads), np.maximum(tails, heads)
-    by_pair = np.lexsort((high, low))
-    low, high = low[by_pair], high[by_pair]
-    starts = np.flatnonzero(np.append(True, (np.diff(low) != 0) | (np.diff(high) != 0)))
-    indptr = np.searchsorted(low[starts], np.arange(count + 1)).astype(np.int32)
-    weights, indices = np.zeros(starts.size), high[starts].astype(np.int32)
-    graph = sp.csr_array((weights, indices, indptr), shape=(count, count))
-    edges = proper[by_pair]
-    has_parallel = starts.size < edges.size
+    proper = np.flatnonzero(trees.proper)
+    ends = np.sort([trees.tails[proper], trees.heads[proper]], axis=0)
+    pairs = ParallelEdges(proper, *ends)
+    graph = pairs.matrix(len(trees.nodes))
 
     def minimize(direction: Vector) -> Vector:
+        edges = pairs.cheapest(direction)
         order = np.argsort(direction[edges], kind="stable")
-        ranks = np.empty(order.size)
-        ranks[order] = np.arange(1, order.size + 1)
-        graph.data[:] = np.minimum.reduceat(ranks, starts) if has_parallel else ranks
-        found = minimum_spanning_tree(graph).data
-        return trees.indicator(edges[order[found.astype(np.int64) - 1]])
+        graph.data[order] = np.arange(1, order.size + 1)
+        ranks = minimum_spanning_tree(graph).data.astype(np.int64)
+        return trees.indicator(edges[order[ranks - 1]])
 
     return minimize
 
