@@ -562,7 +562,7 @@ def test_a_decision_on_which_the_solver_gives_up_keeps_its_bound(monkeypatch):
     problem = wdro.Problem(cp.Minimize(loss), [wdro.In(x, subsets)], ball)
     best = problem.solve(solver=wdro.solvers.BranchAndBound(gap=1e-6))
     chosen = np.rint(x.value)
-    original = ProgramNodes._solved
+    original = ProgramNodes._solve_with_integers
 
     def gives_up(self, key, point):
         if np.array_equal(np.rint(point), chosen):
@@ -570,7 +570,7 @@ def test_a_decision_on_which_the_solver_gives_up_keeps_its_bound(monkeypatch):
             return np.inf, point
         return original(self, key, point)
 
-    monkeypatch.setattr(ProgramNodes, "_solved", gives_up)
+    monkeypatch.setattr(ProgramNodes, "_solve_with_integers", gives_up)
     value = problem.solve(solver=wdro.solvers.BranchAndBound(gap=1e-6))
     assert value > best
     assert problem.solution.lower_bound <= best + 1e-6

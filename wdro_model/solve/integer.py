@@ -339,13 +339,15 @@ class ProgramNodes(NodeRelaxations):
         """The best decision with the integers of x, and its value; infinite if there is none."""
         key = self._key(x)
         if key not in self._completions:
-            self._completions[key] = self._solved(key, np.where(self.discrete, np.rint(x), x))
+            self._completions[key] = self._solve_with_integers(
+                key, np.where(self.discrete, np.rint(x), x)
+            )
         return self._completions[key]
 
     def _key(self, x: Array) -> bytes:
         return np.rint(x[self.discrete]).tobytes()
 
-    def _solved(self, key: bytes, x: Array) -> tuple[float, Array]:
+    def _solve_with_integers(self, key: bytes, x: Array) -> tuple[float, Array]:
         lower = np.where(self.discrete, x, -np.inf)
         upper = np.where(self.discrete, x, np.inf)
         columns: list[VertexColumns] = []
