@@ -1,11 +1,11 @@
-# make demo | test | lint | docs | performance | bench | clean. Needs Python 3.11 or later and nothing else.
+# make demo | quick | test | lint | docs | performance | bench | clean. Needs Python 3.11 or later and nothing else.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint format docs docs-output performance bench clean
+.PHONY: demo quick test lint format docs docs-output performance bench clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -15,6 +15,9 @@ $(VENV)/.installed: pyproject.toml
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m wdro_model demo --output demo-output
+
+quick: $(VENV)/.installed
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 2 --dist worksteal
