@@ -250,3 +250,43 @@ def test_weights_of_any_size_are_told_apart_in_integers(size):
     paths = wdro.sets.ShortestPath(graph, 0, 3, backend="ortools")
     weights = size * np.array([3.0 if e == (0, 3) else 1.0 if 2 in e else 2.0 for e in paths.edges])
     assert set(paths.selected(paths.minimize(weights))) == {(0, 2), (2, 3)}
+
+
+def mixtures(paths, rng, count):
+    """Points of the hull of the paths, and as many with a cycle beside the path."""
+    return rng.dirichlet(np.ones(len(paths)), size=count) @ paths
+
+
+def test_mixtures_of_simple_paths_are_told_from_flows_round_cycles():
+    graph = nx.grid_2d_graph(3, 2)
+    path = ShortestPath(graph, (0, 0), (2, 1))
+    rng = np.random.default_rng(0)
+    for x in mixtures(np.array(all_paths(graph, (0, 0), (2, 1))), rng, 20):
+        assert path.contains(x)
+    direct = path.minimize(np.ones(path.dimension))
+    cycle = 0.3 * (1.0 - direct)
+    assert not path.contains(np.clip(direct + cycle, 0.0, 1.0))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_loss_that_falls_along_cycles_is_refused_or_solved_over_simple_paths(seed):
+    """The flows of the CVXPY form are more than the mixtures of simple paths."""
+    graph = nx.grid_2d_graph(3, 2)
+    samples = np.random.default_rng(seed).uniform(0.2, 2.0, size=(8, 7))
+    points = np.array(all_paths(graph, (0, 0), (2, 1)))
+    shares = cp.Variable(len(points), nonneg=True)
+    x = points.T @ shares
+    risk = cp.sum(cp.abs(samples @ x - 5.0)) / 8 + 0.1 * cp.norm(x)
+    best = cp.Problem(cp.Minimize(risk), [cp.sum(shares) == 1]).solve(solver="CLARABEL")
+
+    def solve(backend):
+        path = ShortestPath(graph, (0, 0), (2, 1), backend=backend)
+        x = cp.Variable(7)
+        z = wdro.UncertainParameter(7, samples=samples)
+        loss = cp.Minimize(cp.abs(z @ x - 5.0))
+        problem = wdro.Problem(loss, [wdro.In(x, path)], wdro.WassersteinBall(0.01))
+        return problem.solve()
+
+    assert solve("highs") == pytest.approx(best, rel=2e-4)
+    with pytest.raises(ValueError, match="use backend='highs', which knows the simple paths"):
+        solve("scipy")

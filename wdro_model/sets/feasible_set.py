@@ -40,6 +40,8 @@ class FeasibleSet(Backends, Rounding):
         Linear functions have a minimum; else they are minimised near a point, `seen_from`.
     has_constraints
         `constraints(x)` gives the set in CVXPY.
+    form_is_hull
+        `constraints(x)` gives the convex hull of the set, and no more.
     preferred_direction
         The Frank-Wolfe direction that suits the set best, by name; None to choose.
     own_direction
@@ -79,6 +81,7 @@ class FeasibleSet(Backends, Rounding):
     is_bounded: bool = True
     has_constraints: bool = False
     preferred_direction: str | None = None
+    form_is_hull: bool = True
     own_direction: Any = None
     accuracy: float = 0.0
     names: Any = None

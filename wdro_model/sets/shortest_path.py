@@ -22,6 +22,7 @@ import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import linprog, nnls
 from scipy.sparse.csgraph import dijkstra
 
 from wdro_model.compat import networkx as nx
@@ -219,6 +220,54 @@ class ShortestPath(EdgeSet):
             constraints.append(x == collect @ y)
         constraints.append((leaves - enters) @ y == supply)
         return [*constraints, leaves @ y <= 1] if simple else constraints
+
+    @property
+    def form_is_hull(self) -> bool:  # type: ignore[override]
+        """Is the CVXPY form the hull? With cycles, flows may go round them beside their paths."""
+        return self._order is not None
+
+    def contains(self, x: ArrayLike, tolerance: float = 1e-6) -> bool:
+        if not super().contains(x, tolerance):
+            return False
+        x = np.asarray(x, dtype=np.float64).ravel()
+        length = float(x[self.proper].sum())
+        return (
+            self.form_is_hull
+            or float(self.without_circulations(x).sum()) >= length - tolerance * self.dimension
+            or self._is_mixture(x, tolerance)
+        )
+
+    def without_circulations(self, x: Vector) -> Vector:
+        """The shortest flow of one unit within x: a mixture of simple paths.
+
+        Where it is x itself, no arc of x lies on a cycle, and x is a mixture of simple paths too.
+        """
+        count = self.arc_edges.size
+        collect = sp.csr_array(
+            (np.ones(count), (self.arc_edges, np.arange(count))), (self.dimension, count)
+        )
+        supply = np.zeros(len(self.nodes))
+        supply[self._start], supply[self._end] = 1.0, -1.0
+        balance = self.ends_matrix(self.arc_tails) - self.ends_matrix(self.arc_heads)
+        room = np.maximum(x, 0.0) + 1e-9  # rounding leaves a flow short of one unit
+        flow = linprog(np.ones(count), A_ub=collect, b_ub=room, A_eq=balance, b_eq=supply)
+        return x if flow.x is None else np.asarray(collect @ flow.x)
+
+    def _is_mixture(self, x: Vector, tolerance: float) -> bool:
+        """Is x a mixture of simple paths? They are added until x is one, or is cut off from all."""
+        simple, total = _by_rows(self), float(self.dimension)
+        lower, upper = self.interval(None, None)
+        paths = [simple.answer(np.ones(self.dimension), lower, upper)[0]]
+        while True:
+            columns = np.array(paths).T
+            shares, _ = nnls(np.vstack([columns, np.full(len(paths), total)]), np.append(x, total))
+            away = columns @ shares - x
+            if np.abs(away).max() <= tolerance:
+                return True
+            path, slack = simple.answer(away, lower, upper)
+            if away @ (columns @ shares - path) <= slack + tolerance**2:
+                return False
+            paths.append(path)
 
     def describe(self) -> str:
         kind = "an undirected"

@@ -72,6 +72,8 @@ ZERO_SHARE = 1e-7
 VALUE_ERROR = 1e-5
 """Relative difference between the values of a solver and of its decision above which an answer is
 called inaccurate."""
+HULL_TOLERANCE = 1e-4
+"""Distance in each coordinate from the mixtures of a set's points at which a decision is one."""
 PROJECTION_SECONDS = 0.3
 """Seconds for the way into the feasible set once the time is over."""
 FEASIBILITY_TOLERANCE = 1e-6
@@ -138,6 +140,7 @@ def run_conic(model: Model, chosen: Plan, solver: Conic, options: Options) -> So
         last = reached[-1] if reached else None
         return best_known_solution(model, chosen, solver, options, clock, last)
     attempt = _evaluate(model, chosen, attempt)
+    refuse_outside_hull(model, attempt.decision)
     answer, x = attempt.answer, attempt.decision
     return Solution(
         method=chosen.method,
@@ -154,6 +157,18 @@ def run_conic(model: Model, chosen: Plan, solver: Conic, options: Options) -> So
         gap=attempt.gap,
         **evaluations(model, x, answer.value if chosen.method == "exact" else None),
     )
+
+
+def refuse_outside_hull(model: Model, x: Array) -> None:
+    """Refuse a decision that meets the CVXPY form of a set, and is no mixture of its points."""
+    for member in model.feasible.memberships:
+        own = x[model.feasible.layout.slices[member.variable]]
+        if not (member.set.form_is_hull or member.set.contains(own, HULL_TOLERANCE)):
+            raise ValueError(
+                f"the best flow is no mixture of {member.set.describe()}: the loss falls along "
+                "cycles beside the paths; use backend='highs', which knows the simple paths, or "
+                "sets.Flow if flows may go round cycles."
+            )
 
 
 def _evaluate(model: Model, chosen: Plan, attempt: Attempt) -> Attempt:
