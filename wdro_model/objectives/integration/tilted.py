@@ -383,68 +383,75 @@ def search_missed_modes(
     generator: np.random.Generator,
 ) -> MissedMass:
     """Search from random places for mass that the mixtures of these samples do not cover."""
-    size, r, bounds, rows = (
-        len(owners),
-        target.dimension,
-        target.bounds(owners),
-        np.arange(len(owners)),
-    )
-
-    def draws_of(law: Component, count: int) -> Array:
-        return law.transport(slice(None), generator.standard_normal((size, count, r)))
+    size, r, rows = len(owners), target.dimension, np.arange(len(owners))
 
     def heights(moves: Array) -> Array:
         who = np.repeat(owners, moves.shape[1])
         return target.values(who, moves.reshape(-1, r), exact=True).reshape(moves.shape[:2])
 
     uniform = generator.random((size, AUDIT.known_draws))
-    drawn = known.transport(uniform, generator.standard_normal((*uniform.shape, r)))
-    total = log_mean_exp(heights(drawn) - known.log_density(drawn))
-    reach, third = np.abs(drawn).max(axis=1)[:, None], AUDIT.starts // 3
-    shares = generator.random((size, third, r))
-    corner = generator.random(shares.shape) < 0.7
-    kinds = [
-        draws_of(reference, third),
-        reach * generator.uniform(-1, 1, (size, third, r)),
-        points_across(target, owners, np.where(corner, np.round(shares), shares)),
-    ]
-    starts = np.concatenate(kinds, axis=1)
-    who = np.repeat(owners, starts.shape[1])
-    moves, _, gradients = ascend(target, who, bring_inside(target, who, starts.reshape(-1, r)))
-    moves, gradients = moves.reshape(starts.shape), gradients.reshape(starts.shape)
+    draws = known.transport(uniform, generator.standard_normal((*uniform.shape, r)))
+    known_mass = log_mean_exp(heights(draws) - known.log_density(draws))
+    reach = np.abs(draws).max(axis=1)[:, None]
+    moves, gradients = ascend_from_random(target, owners, reach, reference, generator)
     values = heights(moves)
+    # Ends of ascents that are higher than the mixture predicts, until all of them are looked at.
     left = np.isfinite(values)
-    left &= values > total[:, None] + known.log_density(moves) + LIMITS.new_mode
+    left &= values > known_mass[:, None] + known.log_density(moves) + LIMITS.new_mode
     extra, once, twice, distinct = (np.zeros(size) for _ in range(4))
     places: list[tuple[float, Array]] = []
     while left.any():
         pick = np.where(left, values, -np.inf).argmax(axis=1)
-        picked, slopes = left[rows, pick], gradients[rows, pick]
-        place = clip_moves(moves[rows, pick], bounds)
-        one = fit_gaussians(target, owners, place, slopes, picked, picked)
-        # The mass there, and the mass that the mixture gives to the same place, by draws.
-        around = draws_of(one, AUDIT.local_draws)
-        own = one.log_density(around)
-        there = log_mean_exp(heights(around) - own)
-        given = log_mean_exp(known.log_density(around) - own)
-        mass = values[rows, pick] - one.log_density(place[:, None])[:, 0]
-        same = left & (values <= mass[:, None] + one.log_density(moves) + LIMITS.new_mode)
+        picked = left[rows, pick]
+        place = clip_moves(moves[rows, pick], target.bounds(owners))
+        one = fit_gaussians(target, owners, place, gradients[rows, pick], picked, picked)
+        # The mass around the place, and the mass that the mixture gives to it, by draws.
+        noise = generator.standard_normal((size, AUDIT.local_draws, r))
+        around = one.transport(slice(None), noise)
+        density = one.log_density(around)
+        mass = log_mean_exp(heights(around) - density)
+        covered = log_mean_exp(known.log_density(around) - density)
+        counts = picked & (mass - known_mass > covered + AUDIT.lacking)
+        counts &= mass > known_mass + AUDIT.negligible
+        # Ends that the Gaussian around this place explains are the same place.
+        top = values[rows, pick] - one.log_density(place[:, None])[:, 0]
+        same = left & (values <= top[:, None] + one.log_density(moves) + LIMITS.new_mode)
         same[rows, pick] |= picked
-        counts = picked & (there - total > given + AUDIT.lacking)
-        counts &= there > total + AUDIT.negligible
         reached = np.where(counts, same.sum(axis=1), 0)
-        share = np.where(counts, np.exp(np.minimum(there - total, 50.0)), 0.0)
+        share = np.where(counts, np.exp(np.minimum(mass - known_mass, 50.0)), 0.0)
         places += [(float(share[k]), place[k]) for k in np.flatnonzero(counts)]
         extra += share
         distinct += counts
         once += reached == 1
         twice += reached == 2
         left &= ~same
-    unseen = once * np.maximum(once - 1, 0) / (2 * (twice + 1))
+    unseen = once * np.maximum(once - 1, 0) / (2 * (twice + 1))  # Chao's estimate
     scale = 1 + np.divide(unseen, distinct, out=np.zeros(size), where=distinct > 0)
     places.sort(key=lambda item: -item[0])
     largest = np.array([place for _, place in places[: AUDIT.most_places]]).reshape(-1, r)
     return MissedMass(np.log1p(extra * scale), largest)
+
+
+def ascend_from_random(
+    target: Tilt, owners: Array, reach: Array, reference: Component, generator: np.random.Generator
+) -> tuple[Array, Array]:
+    """Ends (K, S, r) of ascents from random starts, and the gradients there.
+
+    A third starts from draws of the reference, a third as far out as `reach` (K, 1, r), a third all
+    over the support, often in corners.
+    """
+    size, r, third = len(owners), target.dimension, AUDIT.starts // 3
+    shares = generator.random((size, third, r))
+    corner = generator.random(shares.shape) < 0.7
+    kinds = [
+        reference.transport(slice(None), generator.standard_normal((size, third, r))),
+        reach * generator.uniform(-1, 1, (size, third, r)),
+        points_across(target, owners, np.where(corner, np.round(shares), shares)),
+    ]
+    starts = np.concatenate(kinds, axis=1)
+    who = np.repeat(owners, starts.shape[1])
+    moves, _, gradients = ascend(target, who, bring_inside(target, who, starts.reshape(-1, r)))
+    return moves.reshape(starts.shape), gradients.reshape(starts.shape)
 
 
 # ------------------------------
