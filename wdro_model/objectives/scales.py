@@ -187,10 +187,9 @@ def default_sigma(cost: BoundCost, radius: float, joint: JointSamples) -> float 
 def gradient_size(loss: FlatLoss, joint: JointSamples, cost: BoundCost, x: Array) -> float:
     """Root mean square over the samples of |grad_xi f(x, xi_k)|, in the dual norm of the cost."""
     some = slice(None, None, -(-joint.size // LIMITS.samples))
-    one = np.ones(1)
-    slopes = [loss(x, row[None])[1].in_data(one)[0] for row in joint.matrix[some]]
-    squares = slope_norms(cost, np.array(slopes)) ** 2
-    return float(np.sqrt(joint.shares_of(some).total(squares)))
+    rows = joint.matrix[some]
+    slopes = loss(x, rows)[1].in_data(np.ones(len(rows)))
+    return float(np.sqrt(joint.shares_of(some).total(slope_norms(cost, slopes) ** 2)))
 
 
 def default_epsilon(margin: float, cost: BoundCost) -> float:

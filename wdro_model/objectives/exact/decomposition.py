@@ -82,8 +82,6 @@ class Group:
     """The loss is the sum of these and of the terms without data."""
     rest: tuple[Any, ...]
     """Terms without data."""
-    held: tuple[Any, ...] = ()
-    """Parameters whose value, shared by the samples, was put into the pieces."""
 
 
 def all_maxima(groups: Sequence[Group]) -> list[Maxima]:
@@ -178,7 +176,7 @@ def decompose(
         fixed = substitute(model.expression, {p: values[p][0] for p in held})
         maxima, rest = search(fixed)
         maxima = tuple(replace(some, index=index) for some in maxima)
-        groups.append(Group(index, maxima, rest, tuple(held)))
+        groups.append(Group(index, maxima, rest))
     return tuple(groups)
 
 
