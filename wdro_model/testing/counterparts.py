@@ -12,7 +12,7 @@ import numpy as np
 from wdro_model.errors import NoReformulationError, UnboundedError
 from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.ascent import climb, push
-from wdro_model.objectives.empirical import Empirical, Program
+from wdro_model.objectives.empirical import Empirical
 from wdro_model.objectives.exact import Counterpart, Extremal
 from wdro_model.objectives.exact.counterpart import (
     COUNTERPARTS,
@@ -20,10 +20,10 @@ from wdro_model.objectives.exact.counterpart import (
     objective_by,
     program_by,
     refusal_of,
+    value_at,
 )
 from wdro_model.problem import Problem
 from wdro_model.sets.feasible_set import checked_vertex
-from wdro_model.solvers.cone_solver import Conic
 from wdro_model.solvers.objective import Array, Point
 
 
@@ -119,7 +119,7 @@ def check_counterpart(
     for x in points:
         value = refuse_value(model, x, entry)
         if program is not None:
-            refuse_disagreement(model, x, _solve(program, model, x), value, entry)
+            refuse_disagreement(model, x, value_at(program, model, x), value, entry)
         if entry.has_objective(model):
             refuse_objective(model, x, entry, value, corners, rng)
         try:
@@ -140,16 +140,6 @@ def _corners(model: Model, rng: np.random.Generator) -> Array:
         return np.array([checked_vertex(oracle, oracle.minimize_relaxed(d)) for d in directions])
     except (UnboundedError, NotImplementedError):
         return rng.standard_normal((TOLERANCES.corner_count, dimension))
-
-
-def _solve(program: Program, model: RobustModel, x: Array) -> float:
-    """The value of the program with the decision held fixed."""
-    layout = model.feasible.layout
-    fixed = [v == part for v, part in layout.split(x).items()]
-    with layout.holding():
-        problem = cp.Problem(cp.Minimize(program.expression), [*program.constraints, *fixed])
-        Conic().run(problem)
-    return float(problem.value)
 
 
 def refuse_value(model: RobustModel, x: Array, entry: Counterpart) -> float:

@@ -128,11 +128,7 @@ class Counterpart(ABC):
             raise NotImplementedError(
                 f"{type(self).__name__} has no convex program here, and defines no value(model, x)."
             )
-        fixed = [v == part for v, part in model.feasible.layout.split(x).items()]
-        with model.feasible.layout.holding():
-            problem = cp.Problem(cp.Minimize(program.expression), [*program.constraints, *fixed])
-            Conic().run(problem)
-        return float(problem.value)
+        return value_at(program, model, x)
 
     def extremal(self, model: RobustModel, x: Array) -> Extremal:
         """A worst-case distribution of one decision."""
@@ -141,6 +137,15 @@ class Counterpart(ABC):
             "distribution that attains it",
             "method='smoothed' and then worst_case()",
         )
+
+
+def value_at(program: Program, model: RobustModel, x: Array) -> float:
+    """The value of a program with the decision held fixed."""
+    fixed = [v == part for v, part in model.feasible.layout.split(x).items()]
+    with model.feasible.layout.holding():
+        problem = cp.Problem(cp.Minimize(program.expression), [*program.constraints, *fixed])
+        Conic().run(problem)
+    return float(problem.value)
 
 
 def counterpart_instance(name: str, given: Any) -> Counterpart:
