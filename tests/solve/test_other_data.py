@@ -138,3 +138,25 @@ def test_absolute_losses_on_other_data() -> None:
     assert third.solution.decision[x] == pytest.approx(0.0, abs=1e-5)
     assert third.solution.decision[y] == pytest.approx(2.0, abs=1e-5)
     assert second.solution.decision[x] == pytest.approx(1.5, abs=1e-5)
+
+
+@pytest.mark.parametrize("method", ["erm", "exact"])
+def test_labels_that_multiply_features_are_those_of_the_other_data(method: str) -> None:
+    """Data that stand in the program as a sum of constants are not left behind."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(30, 3))
+    labels = np.sign(rows @ [1.0, -1.0, 0.5] + rng.normal(size=30))
+
+    def margin(chosen: np.ndarray) -> wdro.Problem:
+        w = cp.Variable(3)
+        z = wdro.UncertainParameter(3, "z", samples=rows[chosen])
+        y = wdro.UncertainParameter(name="y", samples=labels[chosen])
+        ball = wdro.WassersteinBall(0.01, wdro.costs.Norm(2, weights={y: np.inf}))
+        return wdro.Problem(cp.Minimize(cp.logistic(-y * (z @ w))), [cp.norm1(w) <= 5], ball)
+
+    every = np.arange(30)
+    first, solver = margin(every), wdro.solvers.Conic("CLARABEL")
+    for fold in range(3):
+        chosen = np.setdiff1d(every, np.arange(10 * fold, 10 * fold + 10))
+        value = first.with_samples(rows=chosen).solve(method=method, solver=solver)
+        assert value == pytest.approx(margin(chosen).solve(method=method, solver=solver), rel=1e-6)

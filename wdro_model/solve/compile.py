@@ -127,7 +127,12 @@ def parametrize(
         return None
     for keep_sign in (False, True):  # some programs are convex for data of one sign alone
         parametric = ParametricProgram(written, data, fixed, keep_sign)
-        if parametric.program.problem.is_dcp(dpp=True):
+        problem = parametric.program.problem
+        # A copy of a tree replaces its leaves: a sum of constants would keep the old data.
+        replaced = {p.id for p in parametric.parameters.values()} <= {
+            p.id for p in problem.parameters()
+        }
+        if replaced and problem.is_dcp(dpp=True):
             return parametric.own_data
     return None
 

@@ -82,6 +82,8 @@ class Group:
     """The loss is the sum of these and of the terms without data."""
     rest: tuple[Any, ...]
     """Terms without data."""
+    held: tuple[Any, ...] = ()
+    """Parameters whose value, shared by the samples, was put into the pieces."""
 
 
 def all_maxima(groups: Sequence[Group]) -> list[Maxima]:
@@ -176,7 +178,7 @@ def decompose(
         fixed = substitute(model.expression, {p: values[p][0] for p in held})
         maxima, rest = search(fixed)
         maxima = tuple(replace(some, index=index) for some in maxima)
-        groups.append(Group(index, maxima, rest))
+        groups.append(Group(index, maxima, rest, tuple(held)))
     return tuple(groups)
 
 

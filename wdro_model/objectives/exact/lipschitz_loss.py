@@ -17,7 +17,8 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
-from wdro_model.loss.expressions import recession
+from wdro_model.loss.expressions import recession, substitute
+from wdro_model.loss.polynomial import affine_forms, vectorised
 from wdro_model.model import RobustModel
 from wdro_model.objectives.empirical import Program, empirical_program
 from wdro_model.objectives.exact.affine import RobustAffine, Shift
@@ -35,7 +36,7 @@ from wdro_model.objectives.exact.decomposition import (
     certain_part,
     groups_of,
 )
-from wdro_model.objectives.exact.maxima import Maxima, SampleMaxima, largest
+from wdro_model.objectives.exact.maxima import Maxima, SampleMaxima, largest, write_piece
 from wdro_model.solvers.objective import Array
 
 ATTAINED = 1e-7
@@ -111,20 +112,48 @@ def norm_shift(model: RobustModel, slope: Array) -> Shift:
 
 
 def mean_loss(model: RobustModel, groups: tuple[Group, ...]) -> Any | None:
-    """mean_k f(x, xi_k) as a CVXPY expression; None if CVXPY has none."""
-    if recession(model.expression) is not model.expression:  # more than the sum of its maxima
-        program = empirical_program(model)
-        return None if program is None else program.expression
+    """mean_k f(x, xi_k) as a CVXPY expression."""
+    if recession(model.expression) is model.expression:
+        return mean_of_maxima(model, groups)
+    total: Any = cp.Constant(0.0)
+    for group in groups:
+        held = {p: v[0] for p, v in model.joint.split(model.rows[group.index[:1]]).items()}
+        values = {p: held[p] for p in group.held}
+        expression = substitute(model.expression, values)
+        part = mean_through_forms(model, expression, group)
+        if part is None:
+            written = empirical_program(model)
+            return None if written is None else written.expression
+        total = total + part
+    return total
+
+
+def mean_of_maxima(model: RobustModel, groups: tuple[Group, ...]) -> Any:
+    """mean_k f(x, xi_k) of a loss that is the sum of its maxima."""
     total = certain_part(model, groups)
     for maxima in all_maxima(groups):
-        values = maxima.values(maxima.rows(model))
-        total = total + maxima.mean_of_largest(values, maxima.shares(model))
+        total = total + maxima.mean_of_largest(
+            maxima.values(maxima.rows(model)), maxima.shares(model)
+        )
     return total
 
 
 def mean_maxima(model: RobustModel, groups: tuple[Group, ...], added: Any) -> SampleMaxima | None:
     """mean_k f(x, xi_k) of a loss that is the sum of its maxima, and something added to it."""
     return SampleMaxima.if_affine(certain_part(model, groups) + added, (), all_maxima(groups))
+
+
+def mean_through_forms(model: RobustModel, expression: Any, group: Group) -> Any | None:
+    """sum_k p_k h(x, u_k), u scalar forms affine in the data and h made of entrywise atoms."""
+    forms = affine_forms(expression, model.joint.parameters)
+    if forms is None or any(form.expression.size != 1 for form in forms.forms):
+        return None
+    rows = model.rows if len(group.index) == model.size else model.rows[group.index]
+    vectors = {
+        form.placeholder: write_piece(model, form.expression).values(rows) for form in forms.forms
+    }
+    outer = vectorised(forms.outer, vectors) if vectors else forms.outer
+    return None if outer is None else model.shares.subset(group.index).expression(outer)
 
 
 def lipschitz(model: RobustModel, group: Group) -> Any | None:
