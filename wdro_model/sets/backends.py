@@ -264,15 +264,36 @@ def rounding_slack(
     return float(np.sum(error * width))
 
 
-def largest_flow_cost(nodes: int, instead: str) -> int:
-    """The largest cost that OR-Tools' flows take: it is multiplied by the nodes in 64 bits.
+class OrToolsFlow:
+    """OR-Tools' minimum cost flow on the arcs of a graph, in integers.
 
-    Refused where costs would keep fewer than 20 bits; instead: the backend to use then.
+    Attributes
+    ----------
+    largest_cost: the largest cost of an arc: it is multiplied by the nodes in 64 bits.
     """
-    limit = min(2**44, 2**60 // (nodes + 1) ** 2)
-    if limit < 2**20:
-        raise ValueError(
-            f"backend 'ortools' rounds costs to integers and would keep fewer than 20 bits on "
-            f"{nodes} nodes; use backend={instead!r}."
-        )
-    return limit
+
+    def __init__(self, nodes: int, tails: Integers, heads: Integers, instead: str) -> None:
+        """instead: the backend to use where costs would keep fewer than 20 bits; refused there."""
+        from ortools.graph.python import min_cost_flow
+
+        self._solver = min_cost_flow.SimpleMinCostFlow
+        self._ends = tails.astype(np.int32), heads.astype(np.int32)
+        self._nodes = np.arange(nodes, dtype=np.int32)
+        self.largest_cost = min(2**44, 2**60 // (nodes + 1) ** 2)
+        if self.largest_cost < 2**20:
+            raise ValueError(
+                f"backend 'ortools' rounds costs to integers and would keep fewer than 20 bits on "
+                f"{nodes} nodes; use backend={instead!r}."
+            )
+
+    def solve(self, costs: Integers, capacity: Integers, supply: Integers) -> Vector | None:
+        """A cheapest flow between 0 and capacities, None if there is no flow."""
+        solver = self._solver()
+        arcs = solver.add_arcs_with_capacity_and_unit_cost(*self._ends, capacity, costs)
+        solver.set_nodes_supplies(self._nodes, supply)
+        status = solver.solve()
+        if status == solver.INFEASIBLE:
+            return None
+        if status != solver.OPTIMAL:
+            raise cp.error.SolverError(f"OR-Tools stopped with status {status} on the flow.")
+        return solver.flows(arcs).astype(np.float64)

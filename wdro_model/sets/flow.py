@@ -18,9 +18,9 @@ from wdro_model.sets.backends import (
     Answer,
     BoundedOracle,
     Integers,
+    OrToolsFlow,
     Side,
     Vector,
-    largest_flow_cost,
     register_backend,
     rounding_slack,
     scaled_to_integers,
@@ -138,15 +138,7 @@ class Flow(OnGraph, BoundedSet):
         return [self.incidence @ flat == self.supply, flat >= least, flat <= most]
 
     def selected(self, x: ArrayLike, threshold: float = 1e-6) -> dict[Any, float]:
-        """Amounts by edge, for edges that carry more than the threshold.
-
-        Examples
-        --------
-        >>> graph = nx.DiGraph([("mill", "shop"), ("mill", "store"), ("store", "shop")])
-        >>> flow = wdro.sets.Flow(graph, supply={"mill": 3, "shop": -3}, capacity=2)
-        >>> flow.selected([2.0, 1.0, 1.0])
-        {('mill', 'shop'): 2.0, ('mill', 'store'): 1.0, ('store', 'shop'): 1.0}
-        """
+        """Amounts by edge, for edges that carry more than the threshold."""
         values = as_direction(x, self.dimension, kind="x")
         return {self.edges[e]: float(values[e]) for e in np.flatnonzero(values > threshold)}
 
@@ -325,24 +317,11 @@ class OrToolsFlows(WholeFlows):
 
     def __init__(self, flows: Flow) -> None:
         super().__init__(flows)
-        self._tails, self._heads = self._tails.astype(np.int32), self._heads.astype(np.int32)
-        self._nodes = np.arange(len(flows.nodes), dtype=np.int32)
-        self._limit = largest_flow_cost(len(flows.nodes), "highs")
+        self._program = OrToolsFlow(len(flows.nodes), self._tails, self._heads, "highs")
+        self._limit = self._program.largest_cost
 
     def _solve(self, costs: Integers, capacity: Integers, supply: Integers) -> Vector | None:
-        from ortools.graph.python import min_cost_flow
-
-        solver = min_cost_flow.SimpleMinCostFlow()
-        arcs = solver.add_arcs_with_capacity_and_unit_cost(
-            self._tails, self._heads, capacity, costs
-        )
-        solver.set_nodes_supplies(self._nodes, supply)
-        status = solver.solve()
-        if status == solver.INFEASIBLE:
-            return None
-        if status != solver.OPTIMAL:
-            raise cp.error.SolverError(f"OR-Tools stopped with status {status} on the flow.")
-        return solver.flows(arcs).astype(np.float64)
+        return self._program.solve(costs, capacity, supply)
 
 
 class NetworkxFlows(WholeFlows):

@@ -32,8 +32,8 @@ from wdro_model.sets.backends import (
     Answer,
     BoundedOracle,
     LinearOracle,
+    OrToolsFlow,
     Vector,
-    largest_flow_cost,
     register_backend,
     rounding_slack,
     scaled_to_integers,
@@ -410,24 +410,18 @@ class FlowOfOneUnit(BoundedOracle):
     """OR-Tools' minimum cost flow of one unit, in integers; the slack is what rounding may cost."""
 
     def __init__(self, paths: ShortestPath) -> None:
-        from ortools.graph.python import min_cost_flow
-
-        self._paths, self._solver = paths, min_cost_flow.SimpleMinCostFlow
-        self._ones = np.ones(paths.arc_edges.size, dtype=np.int64)
-        self._ends = [ends.astype(np.int32) for ends in (paths.arc_tails, paths.arc_heads)]
-        self._limit = largest_flow_cost(len(paths.nodes), "scipy")
+        count = len(paths.nodes)
+        self._paths, self._supply = paths, np.zeros(count, dtype=np.int64)
+        self._supply[[paths._start, paths._end]] = 1, -1
+        self._program = OrToolsFlow(count, paths.arc_tails, paths.arc_heads, "scipy")
 
     def answer(self, direction: Vector, lower: Vector, upper: Vector) -> Answer:
-        paths, solver = self._paths, self._solver()
-        weights = direction[paths.arc_edges]
-        costs, unit = scaled_to_integers(weights, self._limit)
-        arcs = solver.add_arcs_with_capacity_and_unit_cost(*self._ends, self._ones, costs)
-        solver.set_nodes_supplies([paths._start, paths._end], [1, -1])
-        status = solver.solve()
-        if status != solver.OPTIMAL:
-            raise cp.error.SolverError(f"OR-Tools stopped with status {status} on the flow.")
-        path = paths.path_within(paths.arc_edges[solver.flows(arcs) > 0].tolist())
-        assert path is not None  # a unit of flow reaches the target
+        paths, weights = self._paths, direction[self._paths.arc_edges]
+        costs, unit = scaled_to_integers(weights, self._program.largest_cost)
+        flow = self._program.solve(costs, np.ones_like(costs), self._supply)
+        assert flow is not None  # some path leads to the target
+        path = paths.path_within(paths.arc_edges[flow > 0].tolist())
+        assert path is not None  # a unit of flow reaches it
         return path, rounding_slack(weights, costs, unit)
 
 

@@ -69,14 +69,7 @@ class Tour(EdgeSet):
         return f"{'directed tours' if self.is_directed else 'tours'} of {self.size_in_words()}"
 
     def order(self, x: Any) -> list[Any]:
-        """The nodes of a tour in the order in which they are met, the first of the graph first.
-
-        Examples
-        --------
-        >>> tour = wdro.sets.Tour(nx.complete_graph(["a", "b", "c", "d"]))
-        >>> tour.order(tour.minimize([5.0, 1.0, 1.0, 1.0, 1.0, 5.0]))
-        ['a', 'c', 'b', 'd']
-        """
+        """The nodes of a tour in the order in which they are met, the first of the graph first."""
         vertex = self.discrete(x, "x")
         return [self.nodes[i] for i in self._order(vertex)]
 
