@@ -64,9 +64,9 @@ class TrafficFlows(FeasibleSet):
     passed; of parallel arcs the cheapest is used; self-loops carry nothing; demand within a zone is
     not loaded. A network without demand has one flow, zero.
 
-    Backends: "numba" (compiled, 3 to 10 times as fast as the next; the default where
-    `pip install 'wdro_model[fast]'` has brought it), "scipy" (the default elsewhere: Dijkstra on
-    arrays built once, loading by pointer doubling), "networkx", "ortools" (minimum cost flow,
+    Backends: "numba" (compiled, 3 to 10 times as fast as the next; the default if Numba is there:
+    `pip install 'wdro_model[fast]'`), "scipy" (the default otherwise: Dijkstra on arrays that are
+    built once, loading by pointer doubling), "networkx", "ortools" (minimum cost flow,
     weights rounded to integers), "cvxpy" (a linear program through HiGHS, for small networks). All
     find the same cost; where several paths are shortest, the flows may differ.
 
@@ -78,8 +78,8 @@ class TrafficFlows(FeasibleSet):
     backend
         One of `TrafficFlows.backends()`.
     threads
-        How many threads share the origins, for "numba" only; 1 if not given. Worth it from
-        some milliseconds per assignment on, on cores that are free.
+        The number of threads that share the origins, for "numba" only; 1 if not given. Threads pay
+        off if an assignment takes some milliseconds and cores are free.
 
     Examples
     --------
@@ -130,7 +130,7 @@ class TrafficFlows(FeasibleSet):
 
     @property
     def preferred_direction(self) -> str:  # type: ignore[override]
-        """Newton directions by shortest paths that are fast; biconjugate ones by slow ones."""
+        """Newton directions with SciPy, whose shortest paths are fast; else biconjugate ones."""
         return "oracle_newton" if self.backend == "scipy" else "biconjugate"
 
     @property
