@@ -227,6 +227,12 @@ class NodeTracker:
         fallen = (dual - self.dual) / self.split.epsilon * self._modes.costs
         return replace(self._modes, heights=self._modes.heights - fallen)
 
+    def modes_with_nodes(self, samples: Array) -> tuple[Modes, Modes]:
+        """The modes that the last nodes are around, in their order, and the others of `samples`."""
+        assert self._nodes is not None
+        placed = self._nodes[2]
+        return placed, new_modes(self._divided(samples)[0], placed)
+
     def lacks_nodes(self, dual: float, samples: Array) -> bool:
         """Has a mode of these samples come to count that has no nodes?"""
         modes = self.modes_at(dual)

@@ -11,7 +11,7 @@ import numpy as np
 from wdro_model.objectives.dual import DualPoint
 from wdro_model.objectives.integration.conditional.block import BlockIntegral
 from wdro_model.objectives.integration.conditional.loss import LossAtNodes, Marginal
-from wdro_model.objectives.integration.conditional.modes import KEPT_SLOPES
+from wdro_model.objectives.integration.conditional.modes import KEPT_SLOPES, Modes
 from wdro_model.objectives.integration.conditional.nodes import NodeTracker
 from wdro_model.objectives.integration.inner_integral import (
     INFINITE,
@@ -115,6 +115,8 @@ class ConditionalSlice(Slice):
         self._split, self._by_cells = tracker.split, by_cells
         self.guess = tracker.dual
         self._known: Weighted | None = None
+        self._heights: tuple[float, Modes, Modes, Array] | None = None
+        """A dual variable, the modes with nodes and without, and their heights there."""
         self._divide()
         try:
             self._prepare()
@@ -148,7 +150,7 @@ class ConditionalSlice(Slice):
             for p in self._parts
         ]
         self._values = np.concatenate([np.empty((0, count)), *(it.values for it in self._losses)])
-        self._known = None
+        self._known = self._heights = None
 
     # -------------------------------------------------------------- at one dual variable
     def evaluate(self, dual: float) -> DualPoint:
@@ -241,11 +243,42 @@ class ConditionalSlice(Slice):
             means = np.maximum(np.vecdot(weights, cost) / masses, LIMITS.least)
             apart = means - mean[sample]
             variances = np.maximum(np.vecdot(weights, spread) / masses - apart**2, 0.0)
-            return CostForecast(dual, epsilon, shares, sample, np.log(masses), means, variances)
+            return self._forecast(dual, np.log(masses), means, variances)
 
         value = float(epsilon * shares.total(top + np.log(total)))
         point = DualPoint(value, float(-shares.total(mean)), curvature, forecast)
         return Weighted(dual, weights, integrals, point, self._uncovered(weights))
+
+    def _forecast(
+        self, dual: float, log_masses: Array, means: Array, variances: Array
+    ) -> CostForecast:
+        """The costs at other duals, from the moments around the modes that have nodes, (P,) each.
+
+        A mode without nodes is as far below the heaviest mode of its sample as it is low.
+        """
+        if self._heights is None:
+            placed, others = self._tracker.modes_with_nodes(self._samples)
+            target = Marginal(self._split, self._x, dual)
+            owners = np.concatenate([placed.owners, others.owners])
+            heights = target.values(owners, np.concatenate([placed.moves, others.moves]))
+            self._heights = dual, placed, others, heights
+        seen, placed, others, heights = self._heights
+        costs = np.concatenate([placed.costs, others.costs])
+        heights = heights - (dual - seen) / self._split.epsilon * costs
+        last = np.append(self._first[1:], len(self._sample)) - 1
+        heaviest = np.lexsort((log_masses, self._sample))[last]
+        above = (log_masses - heights[: len(log_masses)])[heaviest]
+        low = np.searchsorted(self._samples, others.owners)
+        samples = np.concatenate([self._sample, low])
+        order = np.argsort(samples, kind="stable")
+        laws = (
+            (log_masses, above[low] + heights[len(log_masses) :]),
+            (means, np.maximum(others.costs, LIMITS.least)),
+            (variances, np.zeros(len(low))),
+        )
+        parts = (np.concatenate(pair)[order] for pair in laws)
+        shares = self._own.normalized()
+        return CostForecast(dual, self._split.epsilon, shares, samples[order], *parts)
 
     # -------------------------------------------------------------- gradients
     def gradient(self, dual: float) -> Array:
