@@ -61,7 +61,7 @@ class VertexColumns:
         return VertexColumns(self.points[which], self.products[:, which], self.costs[which])
 
     def join(self, other: VertexColumns) -> VertexColumns:
-        """These columns followed by `other`."""
+        """The columns followed by those of `other`."""
         return VertexColumns(
             np.vstack([self.points, other.points]),
             sp.hstack([self.products, other.products], format="csc"),

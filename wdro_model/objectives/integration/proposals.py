@@ -77,7 +77,7 @@ LIMITS = Tolerances()
 
 
 class Component:
-    """One Gaussian for each of K samples, restricted to bounds."""
+    """Gaussians restricted to bounds, one for each of K samples."""
 
     center: Array
     """(K, r), or (1, r) for all samples."""
@@ -480,7 +480,7 @@ class PilotDraws:
     weights: Array
 
     @classmethod
-    def of(
+    def draw(
         cls, proposals: Mixture, target: Tilt, samples: Array, reference: Component
     ) -> PilotDraws:
         """Draws of the mixture, half of them from the reference, with their weights."""
@@ -507,14 +507,14 @@ def softmax(logs: Array, axis: int) -> Array:
 def fit_mixture(proposals: Mixture, target: Tilt, samples: Array, reference: Component) -> Mixture:
     """The mixture at several spreads, with the shares under which they are likeliest."""
     if all(isinstance(one, FullComponent) for one in proposals.components):
-        fit = fit_covariances(proposals, PilotDraws.of(proposals, target, samples, reference))
+        fit = fit_covariances(proposals, PilotDraws.draw(proposals, target, samples, reference))
         wider = (fit.scaled(factor) for factor in LIMITS.tail_factors)
         wide = equal_parts([proposals, fit, *wider])
     else:
         # Away from a wall, or for a cost of order 1, densities are not Gaussian.
         factors = np.exp(np.array([-0.6, 0.0, 0.8]) / np.sqrt(max(1, target.dimension)))
         wide = equal_parts([proposals.scaled(factor) for factor in factors])
-    return fit_shares(wide, PilotDraws.of(wide, target, samples, reference))
+    return fit_shares(wide, PilotDraws.draw(wide, target, samples, reference))
 
 
 def fit_covariances(proposals: Mixture, drawn: PilotDraws) -> Mixture:
