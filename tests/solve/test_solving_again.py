@@ -137,9 +137,9 @@ def test_the_radius_as_a_parameter() -> None:
 
 def test_radii_that_are_no_numbers_are_refused() -> None:
     xi = wdro.UncertainParameter(3, samples=DATA)
-    with pytest.raises(ValueError, match="one number, got the parameter"):
+    with pytest.raises(ValueError, match="one certain number, got the parameter"):
         wdro.WassersteinBall(cp.Parameter(2))
-    with pytest.raises(ValueError, match="certain, got the uncertain parameter"):
+    with pytest.raises(ValueError, match="one certain number, got the uncertain parameter"):
         wdro.WassersteinBall(xi)
     with pytest.raises(ValueError, match="transport cost itself"):
         wdro.WassersteinBall.order(2, cp.Parameter())

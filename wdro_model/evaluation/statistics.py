@@ -71,8 +71,9 @@ def outcome_of(model: Model, x: np.ndarray, scenarios: Any = None) -> Outcome:
 
     Scenarios are evaluated in blocks, so that they need not fit into memory together.
     """
-    rows: Iterator[np.ndarray] = iter([model.rows])
-    if isinstance(model, RobustModel):
+    if not isinstance(model, RobustModel):
+        rows: Iterator[np.ndarray] = iter([model.rows])
+    else:
         size = max(1, BATCH_ENTRIES // max(1, model.joint.dimension))
         rows = model.joint.blocks(size)
         if scenarios is not None:

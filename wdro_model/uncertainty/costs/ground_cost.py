@@ -324,7 +324,7 @@ class GroundCost(ABC):
                 f"({', '.join(p.name() for p in joint.parameters)}); it returned "
                 f"{type(bound).__name__} with dimension={getattr(bound, 'dimension', None)}."
             )
-        rows = joint.matrix[:2]
+        rows = next(iter(joint.blocks(2)))  # without a copy of all rows
         costs = np.asarray(bound(rows, rows))
         if costs.shape != (len(rows),) or costs.dtype.kind not in "fiu":
             raise ValueError(
