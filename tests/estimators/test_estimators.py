@@ -436,3 +436,12 @@ def test_bad_weights_are_refused():
         RobustLinearRegression().fit(X, y, sample_weight=np.zeros(4))
     with pytest.raises(ValueError, match=r"[Nn]egative"):
         RobustLinearRegression().fit(X, y, sample_weight=[1, 1, 1, -1])
+
+
+def test_every_fold_has_a_score_at_every_radius():
+    """Also with many features, where the program of one fold is solved again for the next."""
+    rng = np.random.default_rng(0)
+    features, labels = rng.normal(size=(60, 30)), rng.normal(size=60) > 0
+    model = RobustLogisticRegression("cv", radii=[0.01, 0.1], cv=KFold(5)).fit(features, labels)
+    assert np.isfinite(model.selection_.scores).all()
+    assert not model.selection_.messages

@@ -161,11 +161,15 @@ def vectorised(expression: Any, samples: Mapping[Any, Any]) -> Any | None:
                 continue
             if not slope.is_affine():
                 raise _NotReplaceable
+            known = slope.is_constant() and not slope.parameters()
             if not isinstance(samples[p], np.ndarray):
-                vector += cp.multiply(spread(as_scalar(slope), (count,)), samples[p])
+                factor, own = as_scalar(slope), samples[p]
+                # CVXPY cannot compile a product with a sum or a product of parameters.
+                if not known or float(factor.value) != 1.0:
+                    own = cp.multiply(spread(factor, (count,)), own)
+                vector = own if vector.is_zero() else vector + own
                 continue
             rows = samples[p].reshape(count, -1)
-            known = slope.is_constant() and not slope.parameters()
             flat = cp.vec(slope, order="C")
             vector += cp.Constant(rows @ flat.value) if known else rows @ flat
         return vector
