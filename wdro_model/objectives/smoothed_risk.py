@@ -60,6 +60,12 @@ def check_minimum(minimum: DualMinimum) -> DualMinimum:
     return minimum
 
 
+def value_scale(epsilon: float, radius: float, dual: float | None) -> float:
+    """The size that relative gaps refer to where values are smaller: epsilon, or about what the
+    ball adds to the mean loss, dual * radius, if that is more."""
+    return max(epsilon, radius * (dual or 0.0))
+
+
 class Smoothed:
     """F(x, l), with the inner integrals left to a strategy and l minimised out or given."""
 
@@ -93,8 +99,8 @@ class Smoothed:
 
     @property
     def scale(self) -> float:
-        """The smoothing does not tell smaller differences: relative gaps end there."""
-        return self.epsilon
+        """The size that relative gaps refer to where values are smaller, at the last dual."""
+        return value_scale(self.epsilon, self.radius, self.minimum.dual if self.minimum else None)
 
     @property
     def is_exact(self) -> bool:

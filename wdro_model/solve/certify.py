@@ -18,6 +18,7 @@ from wdro_model.model import Model, RobustModel
 from wdro_model.objectives.ascent import climb
 from wdro_model.objectives.cvar_thresholds import at_quantiles, risk_on
 from wdro_model.objectives.empirical import Empirical
+from wdro_model.objectives.smoothed_risk import value_scale
 from wdro_model.sets.deadlines import OutOfTime
 from wdro_model.solve.compile import Compilation
 from wdro_model.solve.notes import shortfall_notes
@@ -366,7 +367,9 @@ def report(
     if robust is not None and details.get("epsilon") is not None:
         mean, notes = values["empirical_value"](), details.get("notes", ())
         details["notes"] = (*notes, *shortfall_notes(model, value, mean, robust, notes))
-    close = gap <= tolerance(solver.gap, value, details.get("epsilon") or 0.0)
+    epsilon = details.get("epsilon")
+    scale = 0.0 if epsilon is None else value_scale(epsilon, model.radius, point.dual)
+    close = gap <= tolerance(solver.gap, value, scale)
     solved = settings.OPTIMAL if convex else STATIONARY
     if not reliable:
         solved = settings.OPTIMAL_INACCURATE if convex else settings.USER_LIMIT

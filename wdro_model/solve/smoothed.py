@@ -20,7 +20,7 @@ from wdro_model.objectives.cvar_thresholds import at_quantiles
 from wdro_model.objectives.dual import DualMinimum
 from wdro_model.objectives.integration.inner_integral import EMPIRICAL, ROBUST, Integration
 from wdro_model.objectives.integration.sampled import whole_blocks
-from wdro_model.objectives.smoothed_risk import Smoothed
+from wdro_model.objectives.smoothed_risk import Smoothed, value_scale
 from wdro_model.sets.deadlines import OutOfTime, deadline
 from wdro_model.sets.feasible_set import FeasibleSet
 from wdro_model.solve import notes
@@ -153,7 +153,8 @@ def run_smoothed(
         result = run.on_fixed_draws(objective, start)
     outcome, point = result.outcome, result.point
     refuse_growth_at(model, outcome.x)
-    allowed = tolerance(solver.gap, point.value, config.epsilon)
+    scale = value_scale(config.epsilon, model.radius, point.dual)
+    allowed = tolerance(solver.gap, point.value, scale)
     reliable = is_reliable(point, result.gap, model.radius, allowed) and not np.isnan(point.value)
     reliable &= not overreaches(model, point, config.sigma, outcome.x)
     return report(
@@ -379,7 +380,9 @@ class _Stages:
             assert diagnostics is not None
             error = np.sqrt(max(diagnostics.standard_error**2 - diagnostics.missed**2, 0.0))
             heavy = diagnostics.heavy > notes.TOLERANCES.heavy_samples
-            wanted = tolerance(self.solver.gap, self.best.point.value, self.config.epsilon)
+            point = self.best.point
+            scale = value_scale(self.config.epsilon, self.config.model.radius, point.dual)
+            wanted = tolerance(self.solver.gap, point.value, scale)
             allowed = max(
                 wanted - max(self.best.gap, 0.0),
                 TOLERANCES.missed_share * diagnostics.missed,
