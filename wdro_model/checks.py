@@ -1,7 +1,7 @@
-"""Argument checks, declared as data: each returns the checked value or raises a ValueError.
+"""Argument checks: each returns the checked value or raises a ValueError.
 
-Every message has the form "NAME must be KIND, got VALUE; HINT." A check says what the argument is
-(`number`, `whole_number`, `flag`, `choice`, `real_array`), its bounds, and a hint with the way out:
+Every message has the form "NAME must be KIND, got VALUE; HINT." The function is the kind of the
+argument (`number`, `whole_number`, `flag`, `choice`, `real_array`); the hint says what to do:
 
     checks.number("quantile", quantile, low=0, high=1, open=True, hint="0.5 is the median")
 """
@@ -41,19 +41,14 @@ def number(
 ) -> float:
     """A finite number in [low, high], or in (low, high) if `open`; booleans are refused."""
     if isinstance(value, Real) and not isinstance(value, (bool, np.bool_)):
-        amount = _as_float(value)
+        try:
+            amount = float(value)
+        except OverflowError:  # an integer that is too large for a float
+            amount = math.inf
         inside = low < amount < high if open else low <= amount <= high
         if inside and math.isfinite(amount):
             return amount
     raise refuse(name, _number_kind(low, high, open), value, hint)
-
-
-def _as_float(value: Any) -> float:
-    """The value as a float; infinity for an integer that is too large for one."""
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
 
 
 def _number_kind(low: float, high: float, open: bool) -> str:
@@ -83,7 +78,7 @@ def whole_number(
 
 
 def flag(name: str, value: Any, hint: str = "") -> bool:
-    """True or False; other values are refused, also those that Python would take for one."""
+    """True or False; other values are refused, also 0, 1 and None."""
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
     raise refuse(name, "True or False", value, hint)
@@ -104,7 +99,7 @@ def real_array(
     finite: bool = True,
     hint: str = "",
 ) -> np.ndarray:
-    """A float64 array without NaN, nor infinity if `finite`; of the given shape if there is one."""
+    """A float64 array without NaN, and without infinity if `finite`; of this shape if given."""
     try:
         raw = np.asarray(value)
         entries = raw.flat if raw.dtype == object else ()

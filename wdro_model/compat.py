@@ -1,12 +1,13 @@
-"""Other packages made to fit: HiGHS twice, imports at first use, bounds of variables as rows.
+"""Workarounds for other packages: two versions of HiGHS, lazy imports, bounds of variables as rows.
 
-Both wheels ship a library called libhighs.so.1, in different versions (google/or-tools#5246). On
-Linux the loader knows libraries by that name: it keeps the first one, gives it to the other wheel
-as well, and that import ends with an undefined symbol. Here whoever comes second is loaded from
-copies in memory in which the name is another one, so that each has the HiGHS it was built with:
-highspy if OR-Tools is there already, and OR-Tools, when it is first imported, if highspy is.
+The wheels of highspy and OR-Tools contain different versions of a library libhighs.so.1
+(google/or-tools#5246). The loader of Linux identifies libraries by name: it gives the one loaded
+first to both wheels, and the second import fails with an undefined symbol. This module loads the
+second wheel from copies in memory, in which the library has another name, so that each wheel has
+its own HiGHS. The second wheel is highspy if OR-Tools is loaded already; otherwise it is OR-Tools,
+when it is first imported.
 
-from wdro_model.compat import networkx as nx
+Packages that are imported at first use: `from wdro_model.compat import networkx as nx`.
 """
 
 from __future__ import annotations
@@ -29,36 +30,36 @@ __all__ = ["cloudpickle", "joblib", "networkx"]
 
 
 SHARED = "libhighs.so.1"
-"""What both wheels call it."""
+"""The name of HiGHS in both wheels."""
 OF_HIGHSPY, OF_OR_TOOLS = "libhighs.py.1", "libhighs.or.1"
-"""What the copies are called: as many letters, which leaves everything else in its place."""
+"""The names in the copies: of the same length, so that no other byte of the file moves."""
 CORE = "highspy._core"
 LIBRARIES = ("ortools", ".libs")
 
 
 def make_room_for_highspy() -> None:
-    """Where OR-Tools is loaded already: load highspy beside it, before CVXPY looks for it."""
-    if CORE not in sys.modules and the_two_meet() and is_loaded(SHARED):
+    """If OR-Tools is loaded, load highspy with its own HiGHS, before CVXPY imports it."""
+    if CORE not in sys.modules and wheels_conflict() and is_loaded(SHARED):
         with suppress(OSError, ImportError):
             load_highspy(folder_of("highspy"))
 
 
 def make_room_for_or_tools() -> None:
-    """Where highspy is loaded already: have OR-Tools loaded beside it, if it is ever imported."""
+    """If highspy is loaded, let a later import of OR-Tools load its own HiGHS."""
     known = any(isinstance(finder, OrToolsFinder) for finder in sys.meta_path)
-    if CORE in sys.modules and the_two_meet() and not known:
+    if CORE in sys.modules and wheels_conflict() and not known:
         sys.meta_path.insert(0, OrToolsFinder())
 
 
-def the_two_meet() -> bool:
-    """Are both installed, each with a library of the same name, on a system where that matters?"""
+def wheels_conflict() -> bool:
+    """True on Linux if both wheels are installed, each with a library libhighs.so.1."""
     return sys.platform == "linux" and all(
         (folder / SHARED).exists() for folder in (folder_of("highspy"), folder_of(*LIBRARIES))
     )
 
 
 def folder_of(package: str, inside: str = "") -> Path:
-    """Where a package is installed, without importing it; a folder that is not there if nowhere."""
+    """The folder of a package, which is not imported; a missing folder if it is not installed."""
     with suppress(ValueError, ImportError):
         spec = find_spec(package)
         if spec is not None and spec.submodule_search_locations:
@@ -67,7 +68,7 @@ def folder_of(package: str, inside: str = "") -> Path:
 
 
 def is_loaded(library: str) -> bool:
-    """Does the loader have a library of this name?"""
+    """True if the loader has a library of this name."""
     try:
         ctypes.CDLL(library, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
     except OSError:
@@ -76,25 +77,25 @@ def is_loaded(library: str) -> bool:
 
 
 class OrToolsFinder(MetaPathFinder):
-    """Finds nothing: it loads OR-Tools' libraries when a module of it is first asked for."""
+    """A finder of no module: it loads OR-Tools' libraries when OR-Tools is first imported."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if name.startswith("ortools."):
-            with suppress(ValueError):  # another thread may have been here
+            with suppress(ValueError):  # another thread may have removed it
                 sys.meta_path.remove(self)
-            with suppress(OSError, ValueError):  # then the import ends as it would have
+            with suppress(OSError, ValueError):  # the import then fails as without this finder
                 load_or_tools(folder_of(*LIBRARIES))
         return None
 
 
 def load_or_tools(folder: Path) -> None:
-    """OR-Tools' own library, bound to its own HiGHS; its modules then find it by its name."""
+    """Load OR-Tools' library, bound to its own HiGHS; its modules then get it by name."""
     (main,) = folder.glob("libortools.so*")
     if is_loaded(main.name):
         return
-    # A copy has no neighbours: what it needs beside it must be there before.
+    # A copy in memory has no folder: libraries that it needs must be loaded first.
     for library in sorted(folder.glob("*.so*")):
         if library.name not in (SHARED, main.name):
             ctypes.CDLL(str(library))
@@ -103,25 +104,25 @@ def load_or_tools(folder: Path) -> None:
 
 
 def load_highspy(folder: Path) -> None:
-    """highspy's compiled module, bound to its own HiGHS; `import highspy` then uses it."""
-    found = PathFinder.find_spec(CORE, [str(folder)])
-    if found is None or found.origin is None:
+    """Load highspy's compiled module, bound to its own HiGHS; `import highspy` then uses it."""
+    installed = PathFinder.find_spec(CORE, [str(folder)])
+    if installed is None or installed.origin is None:
         return
     ctypes.CDLL(renamed(folder / SHARED, OF_HIGHSPY), mode=os.RTLD_NOW)
-    copy = renamed(Path(found.origin), OF_HIGHSPY)
+    copy = renamed(Path(installed.origin), OF_HIGHSPY)
     loader = ExtensionFileLoader(CORE, copy)
     spec = ModuleSpec(CORE, loader, origin=copy)
     module = module_from_spec(spec)
     loader.exec_module(module)
-    module.__file__ = spec.origin = found.origin
+    module.__file__ = spec.origin = installed.origin
     sys.modules[CORE] = module
     setattr(import_module("highspy"), CORE.partition(".")[2], module)
 
 
 def renamed(library: Path, name: str) -> str:
-    """The path of a copy, in memory, that has or asks for HiGHS by another name.
+    """The path of a copy in memory in which the name of HiGHS is replaced.
 
-    It stays open: the loader takes two files of the same path, one after the other, for one.
+    The copy stays open: the loader would take a later file with the same path for this one.
     """
     old, new = (b"\0" + word.encode() + b"\0" for word in (SHARED, name))
     content = library.read_bytes()
@@ -134,7 +135,7 @@ def renamed(library: Path, name: str) -> str:
 
 
 class Deferred(ModuleType):
-    """Stands for a module until something of it is asked for."""
+    """A module that is imported when one of its attributes is first read."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(import_module(self.__name__), name)
@@ -151,10 +152,10 @@ else:
 def bounds_as_rows(problem: Any, name: str) -> Any:
     """The solver of that name, for `problem.solve(solver=...)` and `get_problem_data`.
 
-    It is handed the bounds of variables as rows like all others. For solvers that take such bounds
-    (HiGHS, SciPy, Gurobi, SCIP...) CVXPY bounds the auxiliary variables of its atoms by interval
-    arithmetic as well. There 0 * inf is NaN, and the next product makes it 0: |2 A x| with a zero
-    in A and an unbounded x gets the bounds [0, 0], and the solver calls A x = 0 optimal.
+    CVXPY then passes the bounds of variables as ordinary rows. For solvers that take such bounds
+    (HiGHS, SciPy, Gurobi, SCIP...) CVXPY also bounds the auxiliary variables of its atoms, by
+    interval arithmetic, which is wrong for 0 * inf: |2 A x| with a zero in A and an unbounded x
+    gets the bounds [0, 0], and the solver reports A x = 0 as optimal.
 
     Raises CVXPY's SolverError where the solver cannot take the problem.
     """
@@ -171,6 +172,6 @@ def bounds_as_rows(problem: Any, name: str) -> Any:
 
 @cache
 def _without_bounds(kind: Any) -> Any:
-    # CVXPY refuses its own names to other solvers, and reads names in any case.
+    # CVXPY reserves the names of its solvers for them, but compares them with upper-case names.
     changes = {"BOUNDED_VARIABLES": False, "name": lambda self: kind.name(self).lower()}
     return type(kind.__name__, (kind,), changes)()

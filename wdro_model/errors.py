@@ -1,4 +1,4 @@
-"""The errors and warnings of the library, and the sentence that names the nearest known option."""
+"""Errors and warnings of the library, and messages that suggest the nearest known name."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class UnboundedError(ValueError):
 
 
 class InaccurateError(SolverError):
-    """A solver calls an answer optimal that breaks its constraints, or is far from its bound.
+    """A solver reports an optimal answer that violates constraints, or is far from its bound.
 
     Examples
     --------
@@ -72,7 +72,7 @@ class NoReformulationError(ValueError):
     Attributes
     ----------
     reason
-        What stands in the way, without the sentence on what applies instead.
+        Why there is no counterpart, without the sentence on methods that apply instead.
 
     Examples
     --------
@@ -93,7 +93,7 @@ class NoReformulationError(ValueError):
 
 
 class InexactOracleError(ValueError):
-    """An oracle's answer is beaten by a point of its own set: its gaps prove nothing.
+    """An oracle's answer is worse than another point of its set: its gaps prove nothing.
 
     Examples
     --------
@@ -172,7 +172,7 @@ class SamplingWarning(UserWarning):
 
 @contextmanager
 def blaming(whose: str) -> Iterator[None]:
-    """Errors of a function of the user get a note that says whose they are."""
+    """Add a note with the name of a user's function to the errors that it raises."""
     try:
         yield
     except Exception as error:
@@ -181,12 +181,12 @@ def blaming(whose: str) -> Iterator[None]:
 
 
 def function_name(function: Any) -> str:
-    """The name of a callable, for messages."""
+    """The name of a callable for messages."""
     return getattr(function, "__name__", repr(function))
 
 
 def unknown_name(kind: str, given: object, known: Iterable[str], meant: str | None = None) -> str:
-    """The message for a name that is not known: what was given, the nearest one, the list.
+    """The message for an unknown name: the name, the nearest known one, and the list.
 
     meant: the name to suggest in place of the nearest one.
     """
@@ -196,20 +196,20 @@ def unknown_name(kind: str, given: object, known: Iterable[str], meant: str | No
 
 
 def nearest(given: object, known: Iterable[Any]) -> Any | None:
-    """The known name that looks most like one; capitals do not matter. None if none does."""
+    """The known name that is most similar, without regard to case; None if none is similar."""
     lower = {str(name).lower(): name for name in known}
     near = get_close_matches(str(given).lower(), list(lower), n=1, cutoff=0.5)
     return lower[near[0]] if near else None
 
 
 def did_you_mean(given: object, known: Iterable[Any]) -> str:
-    """The sentence that names the known name nearest to what was given; empty if none is near."""
+    """The sentence " Did you mean ...?" with the nearest known name; empty if none is near."""
     near = nearest(given, known)
     return "" if near is None else f" Did you mean {near!r}?"
 
 
 def naming_keywords(function: Any) -> Any:
-    """The function, whose TypeError for an unknown keyword names the nearest one that it takes."""
+    """The function with a TypeError for unknown keywords that suggests the nearest keyword."""
 
     @wraps(function)
     def checked(*args: Any, **keywords: Any) -> Any:
@@ -230,10 +230,9 @@ def naming_keywords(function: Any) -> Any:
 
 
 def name_keywords_of(modules: Iterable[ModuleType]) -> None:
-    """Let the public classes and functions of some modules name the nearest keyword.
+    """Apply `naming_keywords` to the public classes and functions of these modules.
 
-    Functions that take any keyword check it themselves; names that a module imports at their first
-    use are left until then.
+    Functions with **keywords are skipped, and so are names that a module imports at first use.
     """
     done: dict[Any, Any] = {}
     names = [(m, name) for m in modules for name in vars(m)["__all__"] if name in vars(m)]

@@ -1,7 +1,7 @@
-"""Registers by name: what is built in, what a user adds, what another package ships.
+"""Registers of extensions by name: built in, added by a user, or offered by another package.
 
-Each seam of the library (backends, costs, rules, counterparts, steps) has one. A package adds to it
-by an entry point in the group of that register, which is loaded when it is first asked for:
+Backends, costs, rules, counterparts and steps have a register each. A package adds to a register by
+an entry point in its group, which is loaded when its name is first used:
 
     [project.entry-points."wdro_model.steps"]
     harmonic = "my_package.steps:Harmonic"
@@ -20,10 +20,10 @@ Thing = TypeVar("Thing")
 
 
 class Register(Generic[Thing]):
-    """Things of one kind by name, each checked when it is added.
+    """Extensions of one kind by name, each checked when it is added.
 
-    kind: what they are, for messages. group: the entry points that add to them.
-    check: refuses what cannot be one, and returns what is kept of it.
+    kind: the word for one of them in messages. group: the group of their entry points.
+    check: (name, given) -> the extension to register; raises ValueError if it cannot be one.
     """
 
     def __init__(self, kind: str, group: str, check: Callable[[str, Any], Thing]) -> None:
@@ -32,22 +32,22 @@ class Register(Generic[Thing]):
         self._entries: dict[str, metadata.EntryPoint] | None = None
 
     def add(self, name: str, thing: Any, *, replace: bool = False) -> Thing:
-        """Keep a thing under a name; one that is taken is refused unless `replace` is true."""
+        """Register a thing under a name; a name that is taken needs `replace=True`."""
         if not isinstance(name, str) or not name:
             raise ValueError(f"the name of a {self.kind} must be a non-empty string, got {name!r}.")
-        kept = self._check(name, thing)
-        known = self._things.get(name, kept)
-        if known is not kept and not replace:
+        checked = self._check(name, thing)
+        known = self._things.get(name, checked)
+        if known is not checked and not replace:
             which = f", {known.__name__}" if isinstance(known, type) else ""
             raise ValueError(
                 f"there is a {self.kind} {name!r} already{which}; choose another name or pass "
                 "replace=True."
             )
-        self._things[name] = kept
-        return kept
+        self._things[name] = checked
+        return checked
 
     def decorator(self, name: Any, replace: bool) -> Callable[[Any], Any]:
-        """`@register("name")` above a class or a function, which stays what it is."""
+        """The decorator that registers a class or a function under a name and returns it."""
         if not isinstance(name, str):
             raise ValueError(
                 f'a {self.kind} is registered under a name: write @register("name") above it, or '
@@ -61,7 +61,7 @@ class Register(Generic[Thing]):
         return register
 
     def __getitem__(self, name: str) -> Thing:
-        """The thing of a name; a package that offers it is imported now, not before."""
+        """The thing with this name; a package that offers it is imported now."""
         if name not in self._things:
             entry = self._packaged().get(name)
             if entry is None:
@@ -82,19 +82,18 @@ class Register(Generic[Thing]):
         return tuple(dict.fromkeys((*self._things, *self._packaged())))
 
     def things(self) -> tuple[Thing, ...]:
-        """All of them, in the order of their names; packages are imported."""
+        """All things, in the order of `names`; packages are imported."""
         return tuple(self[name] for name in self.names())
 
     def _packaged(self) -> dict[str, metadata.EntryPoint]:
-        """The entry points of the group; installed packages are looked through once."""
+        """The entry points of the group by name; installed packages are searched once."""
         if self._entries is None:
-            found = metadata.entry_points(group=self.group)
-            self._entries = {entry.name: entry for entry in found}
+            self._entries = {e.name: e for e in metadata.entry_points(group=self.group)}
         return self._entries
 
 
 def loaded(entry: metadata.EntryPoint, kind: str) -> Any:
-    """What an entry point names; an error that says which package is broken."""
+    """The object of an entry point; ValueError with its name if the import fails."""
     try:
         return entry.load()
     except Exception as error:
@@ -104,10 +103,10 @@ def loaded(entry: metadata.EntryPoint, kind: str) -> Any:
 
 
 def refuse_signature(what: str, function: Any, *arguments: str) -> None:
-    """A ValueError unless a function can be called with these arguments."""
+    """Raise a ValueError unless the function can be called with these arguments."""
     try:
         inspect.signature(function).bind(*arguments)
     except TypeError as error:
         raise ValueError(f"{what} must take ({', '.join(arguments)}): {error}.") from None
     except ValueError:
-        pass  # a function in C, whose signature is not known
+        pass  # a compiled function, whose signature is not known

@@ -1,4 +1,4 @@
-"""Empirical risk as a CVXPY program, vectorised over the samples."""
+"""Empirical risk as a CVXPY program, vectorise over the samples."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import wdro_model as wdro
-from wdro_model.loss.polynomial import vectorised
+from wdro_model.loss.polynomial import vectorise
 
 RNG = np.random.default_rng(0)
 X = cp.Variable(3, name="x")
@@ -54,7 +54,7 @@ def losses_by_cvxpy(expression) -> np.ndarray:
 @pytest.mark.parametrize("name", VECTOR)
 def test_vector_of_losses_is_that_of_cvxpy(name):
     expression = VECTOR[name]
-    vector = vectorised(expression, {p: p.samples for p in (U, Y, MATRIX)})
+    vector = vectorise(expression, {p: p.samples for p in (U, Y, MATRIX)})
     assert vector.shape == (7,)
     assert not any(isinstance(p, wdro.UncertainParameter) for p in vector.parameters())
     for seed in range(3):
@@ -66,7 +66,7 @@ def test_vector_of_losses_is_that_of_cvxpy(name):
 
 @pytest.mark.parametrize("name", OTHER)
 def test_other_trees_are_left_to_copies(name):
-    assert vectorised(OTHER[name], {p: p.samples for p in (U, Y, MATRIX)}) is None
+    assert vectorise(OTHER[name], {p: p.samples for p in (U, Y, MATRIX)}) is None
 
 
 @pytest.mark.parametrize("name", ["logistic with labels", "least squares", "hinge", "huber"])

@@ -6,8 +6,8 @@
     rows = pullback.in_data(weights)[returns]                       # (B, *shape)
 
 The weights may depend on the values, so that an average, a soft maximum or a quantile of the
-scenarios costs one evaluation and one reverse pass. Every loss keeps this protocol; `FlatLoss` is
-the same for a decision x in R^n and scenarios as rows of a (B, d) matrix.
+scenarios costs one evaluation and one reverse pass. Every loss follows this protocol; `FlatLoss`
+follows it with a decision x in R^n and scenarios as rows of a (B, d) matrix.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from wdro_model.uncertainty.parameter import UncertainParameter
 class Node:
     """A value of the tape.
 
-    batched: it depends on an uncertain parameter, and carries the batch axis.
-    uses_variable: it depends on a decision variable.
-    certain: it is read from CVXPY at each call (constants, certain parameters).
+    batched: True if the value depends on an uncertain parameter; it then has the batch axis.
+    uses_variable: True if the value depends on a decision variable.
+    certain: True for constants and certain parameters, whose values CVXPY holds.
     """
 
     expression: Any
@@ -59,7 +59,7 @@ class Node:
 
 @dataclass(frozen=True)
 class TapeStep:
-    """A step of the tape: the kernel, the slots of its operands, the slot of its value."""
+    """An atom of the tape: its kernel, the slots of its operands, the slot of its value."""
 
     kernel: Kernel
     inputs: tuple[int, ...]
@@ -67,14 +67,14 @@ class TapeStep:
 
 
 Plan = tuple[tuple[int, int, tuple[tuple[int, int], ...]], ...]
-"""Steps of a reverse pass: (step, its output, ((operand, its slot), ...) that are wanted)."""
+"""Steps of a reverse pass: (step, slot of its value, ((operand, slot of the operand), ...))."""
 
 
 class Tape:
     """Nodes and steps of an expression, and the arrays of the last evaluation.
 
-    The arrays are kept and replaced one by one, so that the allocator reuses their memory: freeing
-    all of them at once gives it back to the system, and a thousand page faults per call.
+    The arrays are replaced one by one, so that the allocator reuses their memory. Freeing all of
+    them at once returns the memory to the system and costs a thousand page faults per call.
     """
 
     def __init__(self, nodes: tuple[Node, ...], steps: tuple[TapeStep, ...], root: int) -> None:
@@ -93,7 +93,7 @@ class Tape:
         self._partial_plans: dict[frozenset[int], Plan] = {}
 
     def slots_of(self, leaf_type: type) -> dict[Any, int]:
-        """The slots of the leaves of a kind, in order of appearance."""
+        """The slot of each leaf of this type that is no constant, in order of appearance."""
         return {
             node.expression: slot
             for slot, node in enumerate(self.nodes)
@@ -113,29 +113,26 @@ class Tape:
         return values[self.root]
 
     def gradients_in_decision(self, adjoint: Any) -> list[Any]:
-        """Adjoints of all slots; those of variables are the gradients in x."""
+        """Adjoints by slot; the slots of variables hold the gradients in x."""
         return self._reverse(adjoint, self._decision_plan)
 
     def gradients_in_data(self, adjoint: Any, only: Iterable[int] | None = None) -> list[Any]:
-        """Adjoints of all slots; those of uncertain parameters are the rows of the gradient.
+        """Adjoints by slot; the slots of uncertain parameters hold the rows of the gradient.
 
-        only: slots of the parameters that are asked for; adjoints of the others are left out.
+        only: slots of the parameters to differentiate in; all of them by default.
         """
         if only is None:
             return self._reverse(adjoint, self._data_plan)
         asked = frozenset(only)
         if asked not in self._partial_plans:
-            self._partial_plans[asked] = self._plan(self._depends_on(asked))
+            depends = [slot in asked for slot in range(len(self.nodes))]
+            for step in self.steps:
+                depends[step.output] = any(depends[slot] for slot in step.inputs)
+            self._partial_plans[asked] = self._plan(depends)
         return self._reverse(adjoint, self._partial_plans[asked])
 
-    def _depends_on(self, leaves: frozenset[int]) -> list[bool]:
-        """For each slot, True if it depends on the leaves."""
-        depends = [slot in leaves for slot in range(len(self.nodes))]
-        for step in self.steps:
-            depends[step.output] = any(depends[slot] for slot in step.inputs)
-        return depends
-
     def _plan(self, wanted: Sequence[bool]) -> Plan:
+        """The reverse pass that reaches the wanted slots."""
         plan = []
         for k in reversed(range(len(self.steps))):
             step = self.steps[k]
@@ -164,7 +161,7 @@ class Tape:
 
 
 def dense_value(expression: Any) -> np.ndarray:
-    """The present value of an expression of constants and certain parameters."""
+    """The current value of an expression, as a dense array of its shape."""
     value = expression.value
     dense = value.toarray() if sp.issparse(value) else np.asarray(value, dtype=float)
     return dense.astype(float, copy=False).reshape(expression.shape)
@@ -190,7 +187,10 @@ def lower(expression: Any, uncertain: Iterable[Any]) -> Tape:
     varies = Walk(depends)
 
     def visit(walk: Walk, e: Any) -> int:
-        """The slot that holds the value; constants and certain parameters are read as a whole."""
+        """Add an expression to the tape; return the slot of its value.
+
+        A subexpression without variables and data is one node, which CVXPY evaluates.
+        """
         if e.is_complex():
             raise MissingRuleError(
                 f"'{brief(e)}' in the loss is complex, and losses are computed with real numbers; "
@@ -229,8 +229,8 @@ Gradients = dict[Any, np.ndarray]
 class Pullback:
     """Gradients of weights @ values, at the point and scenarios of the call that returned it.
 
-    Valid until the next call of the same loss. That of a `FlatLoss` has vectors (n,) and rows
-    (B, d) in place of dictionaries.
+    Valid until the next call of the same loss. The pullback of a `FlatLoss` returns vectors (n,)
+    and rows (B, d) in place of dictionaries.
 
     Parameters
     ----------
@@ -238,8 +238,8 @@ class Pullback:
         weights (B,) -> `{variable: gradient of weights @ values}`, of the variable's shape;
         calling the pullback itself does the same.
     in_data
-        weights (B,) -> `{parameter: (B, *shape)}`, row b being weights_b grad_xi f(x, xi_b);
-        with a second argument, for the parameters in it alone.
+        weights (B,) -> `{parameter: (B, *shape)}`, row b being weights_b grad_xi f(x, xi_b).
+        A second argument lists the parameters to differentiate in; all of them by default.
 
     Examples
     --------
@@ -285,8 +285,8 @@ class BatchedLoss:
     expression
         Real, with one entry, in variables and uncertain parameters. It need not be convex.
     parameters
-        Which parameters are uncertain; by default every UncertainParameter of the
-        expression, in order of first appearance. The other ones are read at each call.
+        The parameters that are uncertain; by default every UncertainParameter of the
+        expression, in order of first appearance. The values of the others are read at each call.
 
     Examples
     --------
@@ -322,7 +322,7 @@ class BatchedLoss:
         )
         ids = {p.id for p in uncertain}
         self.certain = [p for p in expression.parameters() if p.id not in ids]
-        """The other parameters, which have one value."""
+        """The parameters that are not uncertain."""
         self._calls = 0
 
     def __call__(
@@ -331,8 +331,8 @@ class BatchedLoss:
         """Values (B,) and the pullback, which is valid until the next call.
 
         x: {variable: array of its shape}.
-        scenarios: {parameter: (B, *shape)}; parameters that the loss does not contain are ignored
-            but for B. Without scenarios, B = 1.
+        scenarios: {parameter: (B, *shape)}; of parameters that the loss does not contain only B
+            is used. Without scenarios, B = 1.
         """
         size = batch_size(scenarios)
         leaves: dict[int, np.ndarray] = {}
@@ -388,7 +388,7 @@ class BatchedLoss:
         )
 
     def _seed(self, call: int, size: int, weights: Any) -> np.ndarray:
-        """The adjoint of the root: the weights, summed if the loss does not see the data."""
+        """The adjoint of the root: the weights, or their sum if the loss has no batch axis."""
         if call != self._calls:
             raise RuntimeError(
                 "this pullback is of an earlier call: the loss was called again since, and keeps "
@@ -402,7 +402,7 @@ class BatchedLoss:
 
 
 def _owned(adjoints: dict[Any, tuple[Any, tuple[int, ...]]]) -> Gradients:
-    """Gradients of the given shapes, as arrays that share memory with nothing else."""
+    """Gradients as arrays of the given shapes, each with memory of its own; zeros for None."""
     gradients: Gradients = {}
     for leaf, (adjoint, shape) in adjoints.items():
         if adjoint is None:
@@ -414,7 +414,7 @@ def _owned(adjoints: dict[Any, tuple[Any, tuple[int, ...]]]) -> Gradients:
     return gradients
 
 
-# ------------------------------------------------------------------ what a loss is given
+# ------------------------------------------------------------------ arguments of a loss
 def batch_size(scenarios: Mapping[Any, Any]) -> int:
     """The common number of rows B of the scenarios; 1 if there are none."""
     sizes = {p: np.shape(rows)[0] if np.ndim(rows) else 0 for p, rows in scenarios.items()}
@@ -425,7 +425,10 @@ def batch_size(scenarios: Mapping[Any, Any]) -> int:
 
 
 def entry(given: Mapping[Any, Any], leaf: Any, shape: tuple[int, ...], kind: str) -> np.ndarray:
-    """The value given for a variable or a parameter, as an array of the shape it must have."""
+    """The value of a leaf among those given, checked to have this shape.
+
+    kind: the word for the leaf in messages, "variable" or "uncertain parameter".
+    """
     if leaf not in given:
         raise ValueError(f"no value given for the {kind} {leaf.name()!r}, of shape {leaf.shape}.")
     value = np.asarray(given[leaf], dtype=float)
@@ -435,7 +438,7 @@ def entry(given: Mapping[Any, Any], leaf: Any, shape: tuple[int, ...], kind: str
 
 
 def as_weights(weights: Any, size: int) -> np.ndarray:
-    """The weights as an array (B,), or an error that names both sizes."""
+    """The weights as an array (size,); ValueError for another shape."""
     weights = np.asarray(weights, dtype=float)
     if weights.shape != (size,):
         raise ValueError(f"weights must have shape ({size},), got {weights.shape}.")
@@ -457,7 +460,7 @@ class Layout:
 
     @property
     def user_variables(self) -> tuple[cp.Variable, ...]:
-        """The variables of the user, without thresholds of the library's."""
+        """The variables of the user, without the thresholds that the library adds for CVaR."""
         return tuple(v for v in self.variables if not isinstance(v, Threshold))
 
     def split(self, x: Array) -> dict[cp.Variable, Array]:
@@ -481,7 +484,7 @@ class Layout:
 
     @contextmanager
     def holding(self, x: Array | None = None) -> Iterator[None]:
-        """The variables have the value x inside the block, if given, and after it their own."""
+        """Set the variables to x, if given; restore their values at the end of the block."""
         before = [(variable, variable.value) for variable in self.variables]
         try:
             for variable, value in ({} if x is None else self.split(x)).items():
@@ -493,7 +496,10 @@ class Layout:
 
 
 class FlatLoss:
-    """A loss in the protocol `values, pullback = loss(x, scenarios)`, on flat vectors."""
+    """A loss on flat vectors: `values, pullback = loss(x, rows)`, x in R^n and rows (B, d).
+
+    layout: the variables in x; joint: the uncertain parameters in a row, None if there are none.
+    """
 
     def __init__(self, loss: Any, layout: Layout, joint: JointSamples | None) -> None:
         self.loss = loss
@@ -502,7 +508,7 @@ class FlatLoss:
         self.dimension = layout.dimension
         self.data_dimension = 0 if joint is None else joint.dimension
         self.calls = 0
-        """Evaluations so far; a pullback is valid until the next one."""
+        """Evaluations so far."""
 
     def __call__(self, x: Array, rows: Array) -> tuple[Array, Pullback]:
         """Values (B,) at the scenarios in rows (B, d), and their gradients.
@@ -542,10 +548,10 @@ class FlatLoss:
 
 # ------------------------------------------------------------------ several expressions at once
 class Stacked:
-    """The entries of some expressions, each flattened row by row: x (n,), rows (B, d) -> (B, q).
+    """The entries of several expressions as one function: x (n,), rows (B, d) -> values (B, q).
 
-    layout: where the decision variables sit in x; columns: where each parameter sits in a row.
-    The gradients are those of the last evaluation.
+    Each expression is flattened row by row. layout: the variables in x; columns: the coordinates
+    of each parameter in a row. Gradients belong to the last evaluation.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A loss given as a function: for what CVXPY cannot state, or to use a kernel of one's own.
+"""A loss given as a function, for losses that CVXPY cannot state or that have a faster kernel.
 
 def loss(x, scenarios):
     residual = scenarios[target] - scenarios[features] @ x[theta]          # (B,)
@@ -36,14 +36,14 @@ class CallableLoss:
         `(x, scenarios) -> (values, pullback)`, where x is `{variable: array}` and scenarios are
         `{parameter: (B, *shape)}`; values has shape (B,), and pullback(weights) returns
         `{variable: gradient of weights @ values}`. It may also return
-        `{parameter: (B, *shape)}`, row b being weights_b times the gradient in the data: some
-        methods need it.
+        `{parameter: (B, *shape)}`, row b being weights_b times the gradient in the data, which
+        some methods need.
     variables, parameters
-        What the function reads, as lists; one of a kind may stand by itself.
+        The variables and the uncertain parameters that the function reads: lists, or a single one.
     convex
         True if you know that the loss is convex in the variables.
     name
-        What messages call it; the function's own name by default.
+        Name of the loss in messages; the name of the function by default.
 
     Examples
     --------
@@ -186,7 +186,7 @@ class CallableLoss:
 
 
 def _leaves(given: Any, kind: type, what: str, hint: str) -> tuple[Any, ...]:
-    """A tuple of what was listed, all of one kind; a single expression counts as a list of one."""
+    """The given leaves as a tuple, checked to be of one kind; a single leaf counts as a list."""
     if isinstance(given, cp.Expression):
         given = (given,)
     if isinstance(given, str) or not isinstance(given, Iterable):
@@ -204,14 +204,14 @@ def _leaves(given: Any, kind: type, what: str, hint: str) -> tuple[Any, ...]:
 # ------------------------------------------------------------------ the gradient
 @dataclass(frozen=True)
 class Tolerances:
-    """The comparison of a pullback with differences of the values."""
+    """Limits of the comparison of a pullback with differences of the values."""
 
     row_count: int = 8
     """Samples at which a gradient is checked; each costs five evaluations of the loss."""
     step: float = 1e-4
-    """Length of a difference, relative to the move; shorter ones drown in rounding."""
+    """Length of a difference, relative to the move; rounding spoils shorter ones."""
     slope: float = 1e-3
-    """Relative difference of two slopes from which a gradient is wrong; differences err by 1e-8."""
+    """Relative error above which a gradient is wrong; differences themselves err by 1e-8."""
 
 
 TOLERANCES = Tolerances()
@@ -220,11 +220,11 @@ TOLERANCES = Tolerances()
 def refuse_wrong_gradient(
     loss: FlatLoss, x: np.ndarray, way: np.ndarray, rng: np.random.Generator, name: str
 ) -> None:
-    """Raise a ValueError where a pullback is not the slope of the values, at a decision.
+    """Raise a ValueError where the pullback at a decision is not the slope of the values.
 
-    way: the move of the decision along which its gradient is checked; data move at random. Where
-    differences to both sides, or of two lengths, disagree, there is a kink or noise: nothing is
-    said. Neither is it of gradients that are not given, or beside the domain of the loss.
+    way: the move of the decision along which its gradient is checked; the data moves at random.
+    Differences to both sides, or of two lengths, disagree at a kink and under noise: no error is
+    raised then, nor for gradients that are not given, nor outside the domain of the loss.
     """
     rows = np.zeros((1, 0))
     if loss.joint is not None:

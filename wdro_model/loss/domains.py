@@ -2,7 +2,7 @@
 
 Each atom states its domain by the fact `domain`: arguments that must be nonnegative. Their least
 values over the support are exact where an argument is affine or convex in the data; other arguments
-are evaluated at scenarios. A coordinate that the cost freezes is judged at its samples.
+are evaluated at scenarios. A coordinate that the cost freezes takes the values of its samples.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Tolerances:
-    """The check of domains: zeros of solvers, and how much is tried."""
+    """Limits of the check of domains."""
 
     zero_value: float = 1e-8
-    """Least value up to which a program's answer is a zero of its solver."""
+    """Optimal value up to which a program's answer counts as 0: solvers err by this much."""
     zero_entry: float = 1e-6
-    """Entry of a decision, relative to its largest one, up to which it is a zero of a solver."""
+    """Entry of a decision, relative to its largest one, up to which it counts as 0."""
     large_bound: float = 1e30
-    """Number in place of infinite bounds of intervals: 0 * inf is no number."""
+    """Number in place of infinite bounds in interval arithmetic, where 0 * inf is NaN."""
     most_programs: int = 50
-    """Entries of an argument that are minimised by programs, some milliseconds each."""
+    """Entries of an argument that are minimised by a program; each takes some milliseconds."""
     scenario_count: int = 200
-    """Scenarios at which an argument is evaluated that is neither affine nor convex in the data."""
+    """Scenarios at which an argument is evaluated where no program gives its least value."""
 
 
 TOLERANCES = Tolerances()
@@ -52,10 +52,10 @@ def refuse_outside_domain(
 ) -> bool:
     """Raise an UnboundedError where the loss is undefined, or infinite, at data within reach.
 
-    True if the answer depends on the decision, so that it has to be asked again.
+    Returns True if the answer depends on the decision: check again when the decision is known.
 
-    frozen: which coordinates of the data keep their observed values.
-    decision: values of the variables; without it, arguments that depend on them are not judged.
+    frozen: mask (d,) of the coordinates of the data that keep their observed values.
+    decision: values of the variables; without it, arguments that depend on them are not checked.
     """
     if decision is not None:
         largest = max((float(np.abs(v).max(initial=0.0)) for v in decision.values()), default=0.0)
@@ -106,7 +106,8 @@ def _message(atom: Any, argument: Any, least: float, at_decision: bool) -> str:
 
 
 def _atoms_with_directions(e: Any, directions: frozenset[int]) -> Iterator[tuple[Any, Any]]:
-    """Each atom that sees data, and in which directions of it (1, -1) the loss may rise."""
+    """(atom, directions) for each atom with parameters: the loss may rise as the atom does (1),
+    or as the atom falls (-1)."""
     if isinstance(e, Leaf) or not e.parameters():
         return
     yield e, directions
@@ -119,10 +120,12 @@ def _atoms_with_directions(e: Any, directions: frozenset[int]) -> Iterator[tuple
 
 
 class Reach:
-    """The data that a ball of positive radius can reach: all of the support, where it may move."""
+    """The data that a ball of positive radius can reach: the support, and samples where frozen.
+
+    frozen: mask (d,) of the coordinates that keep their observed values.
+    """
 
     def __init__(self, joint: JointSamples, frozen: Array) -> None:
-        """frozen: which coordinates keep their observed values."""
         self.joint = joint
         self.data: dict[Any, Any] = {}
         self.boxes: dict[Any, Any] = {}
@@ -134,7 +137,7 @@ class Reach:
             if box is not None or isinstance(p.support, Polyhedron):
                 given = [np.ravel(side) for side in box or ([-np.inf], [np.inf])]
                 self.sides[:, where] = np.where(frozen[where], self.sides[:, where], given)
-            else:  # known through a predicate: as far as the samples go
+            else:  # a support given by a predicate has no bounds: take the range of the samples
                 frozen[where] = True
             sides = joint.split(self.sides)[p]
             self.data[p] = cp.Variable(p.shape, bounds=[*sides])
@@ -151,11 +154,11 @@ class Reach:
             self.limits += [cp.sum(shares) == 1, observed]
 
     def least_value(self, argument: Any, limit: float) -> float:
-        """The least value of the entries of an argument, 0 where it is rounding.
+        """The least value of the entries of an argument; values within rounding of 0 count as 0.
 
-        Of an absolute value: the larger one of its two sides, which is negative across zero.
-        Bounds of intervals may prove that it is positive, and scenarios that it is not; between
-        them a program decides.
+        For |v| it is the larger one of the least values of v and -v: negative if v changes sign.
+        Interval bounds may prove that the value is positive, and scenarios that it is not; where
+        neither does, a program decides. limit: the limit of the atom where the argument goes to 0.
         """
         sides = [argument]
         if isinstance(argument, ABS):
@@ -179,7 +182,7 @@ class Reach:
         return least
 
     def _least_of_entry(self, written: Any, seen: Array, entry: int) -> float:
-        """The least value of an entry, by a program if it is convex, else as seen at scenarios."""
+        """The least value of an entry: by a program if convex, else `seen` at scenarios."""
         if not written.is_convex():
             return float(seen[entry])
         least = cp.Problem(cp.Minimize(entry_of(written, entry)), self.limits).solve()

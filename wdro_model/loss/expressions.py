@@ -1,10 +1,10 @@
-"""CVXPY expressions: the walk over a tree, rewritten trees, small building blocks, units."""
+"""Tools for CVXPY expressions: building blocks, entries, units, walks over trees, rewriting."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import cvxpy as cp
 import numpy as np
@@ -17,12 +17,12 @@ Shape = tuple[int, ...]
 
 
 def as_scalar(expression: Any) -> Any:
-    """An expression of one entry, with shape ()."""
+    """The expression, which has one entry, reshaped to ()."""
     return expression if expression.shape == () else cp.reshape(expression, (), order="C")
 
 
 def total(terms: list[Any]) -> Any | None:
-    """The sum of some expressions, None for none."""
+    """The sum of the terms; None for an empty list."""
     return sum(terms[1:], terms[0]) if terms else None
 
 
@@ -33,14 +33,14 @@ def outer(u: Any, v: Any) -> Any:
 
 
 def weighted(g: Any, factor: Any) -> Any:
-    """g * factor, without the product where g is the constant one."""
+    """g * factor, entry by entry; the factor itself where g is constantly 1."""
     if isinstance(g, cp.Constant) and g.shape in ((), factor.shape) and np.all(g.value == 1.0):
         return factor
     return cp.multiply(g, factor)
 
 
 def spread(e: Any, shape: Shape) -> Any:
-    """The expression broadcast to a shape, in atoms that all of CVXPY's backends know if it can."""
+    """The expression broadcast to a shape, by `promote` where it can: all backends know it."""
     if e.shape == shape:
         return e
     if isinstance(e, cp.Constant) and isinstance(e.value, np.ndarray | np.generic):
@@ -49,7 +49,7 @@ def spread(e: Any, shape: Shape) -> Any:
 
 
 def unbroadcast(g: Any, shape: Shape) -> Any:
-    """The transpose of broadcasting `shape` to g's: sums over the axes that were stretched."""
+    """The adjoint of broadcasting `shape` to the shape of g: sums over the stretched axes."""
     if g.shape == shape:
         return g
     padded = (1,) * (g.ndim - len(shape)) + shape
@@ -59,43 +59,44 @@ def unbroadcast(g: Any, shape: Shape) -> Any:
 
 
 def the_number(e: Any) -> Any:
-    """The number that a promotion repeats; any other expression is returned as it is."""
+    """The number that a promotion repeats; any other expression itself."""
     return e.args[0] if isinstance(e, PROMOTE) else e
 
 
 def constant_number(e: Any) -> float | None:
-    """The value of a constant whose entries are all the same one."""
+    """The value of a constant number, also of a promoted one; None for other expressions."""
     e = the_number(e)
     return float(np.reshape(e.value, ())) if isinstance(e, cp.Constant) and e.size == 1 else None
 
 
-# ------------------------------------------------------------------ entries, in column-major order
-def entry_of(e: Any, entry: int) -> Any:
-    """An entry of an expression as a scalar, counted in column-major order."""
+# ------------------------------------------------------------------ entries
+# Entries are counted in column-major order, as in CVXPY.
+def entry_of(e: Any, entry: int, order: Literal["C", "F"] = "F") -> Any:
+    """An entry of an expression as a scalar; order "C" counts the entries row by row."""
     if e.size == 1:
         return as_scalar(e)
-    where = tuple(int(i) for i in np.unravel_index(entry, e.shape, order="F"))
+    where = tuple(int(i) for i in np.unravel_index(entry, e.shape, order=order))
     return cp.Constant(e.value[where]) if isinstance(e, cp.Constant) else e[where]
 
 
 def broadcast_entry(shape: Shape, entry: int, source: Shape) -> int:
-    """The entry of an argument of shape `source` that an entry of the broadcast shape reads."""
+    """The entry of `source` that is broadcast to this entry of `shape`."""
     labels = np.arange(int(np.prod(source))).reshape(source, order="F")
     return int(np.broadcast_to(labels, shape).ravel(order="F")[entry])
 
 
 def reduced_entries(e: Any) -> np.ndarray:
-    """For each entry of a reduction along axes, the entries of the argument it is taken over."""
+    """(size of e, k): the k entries of the argument that each entry of a reduction e combines."""
     source = e.args[0]
     labels = np.arange(source.size).reshape(source.shape, order="F")
     axes = own_axes(source.ndim, e.axis)
     rows = np.moveaxis(labels, axes, range(-len(axes), 0)) if axes else labels
-    kept = rows.reshape((*rows.shape[: rows.ndim - len(axes)], -1))
-    return kept.reshape((-1, kept.shape[-1]), order="F")
+    groups = rows.reshape((*rows.shape[: rows.ndim - len(axes)], -1))
+    return groups.reshape((-1, groups.shape[-1]), order="F")
 
 
 def own_axes(ndim: int, axis: Any = None) -> tuple[int, ...]:
-    """Axes of an expression counted from the end, so that they do not see the batch axis."""
+    """The axes of an expression, counted from the end: a batch axis in front changes nothing."""
     if axis is None:
         return tuple(range(-ndim, 0))
     return tuple(int(a) % ndim - ndim for a in np.atleast_1d(axis)) if ndim else ()
@@ -103,18 +104,18 @@ def own_axes(ndim: int, axis: Any = None) -> tuple[int, ...]:
 
 # ------------------------------------------------------------------ units
 ORDINARY = 1e3
-"""Factor from one within which numbers are left in their units: solvers are at ease there."""
+"""Factor from 1 within which numbers are not rescaled: conic solvers need no help there."""
 SCALABLE = {"nonneg", "nonpos", "pos", "neg", "bounds", "symmetric", "diag", "PSD", "NSD"}
-"""Attributes of a variable that mean the same in another unit."""
+"""Attributes of a variable that hold in any unit."""
 
 
 def is_ordinary(number: float) -> bool:
-    """True for a number of order one."""
+    """True for a number between 1 / ORDINARY and ORDINARY."""
     return 1.0 / ORDINARY <= number <= ORDINARY
 
 
 def power_of_two(number: float) -> float:
-    """The nearest power of two: nothing is rounded by it. 1 for what is no positive number."""
+    """The nearest power of two, a factor without rounding; 1 unless the number is positive."""
     if not (np.isfinite(number) and number > 0):
         return 1.0
     return float(2.0 ** np.clip(np.round(np.log2(number)), -1000, 1000))
@@ -132,10 +133,10 @@ def is_scalable(variable: Any) -> bool:
 
 # ------------------------------------------------------------------ trees
 class Walk:
-    """A function of expressions, worked out once for each of them.
+    """A recursive function of expressions, computed once for each of them.
 
-    `Walk(visit)` calls visit(walk, expression), which asks the walk for the arguments. A subclass
-    defines `leaf` and `atom`, the latter from the values at the arguments, or `visit` itself.
+    `Walk(visit)` calls visit(walk, expression); `visit` calls walk(argument) for the arguments. A
+    subclass overrides `visit`, or `leaf` and `atom`, which gets the values of the arguments.
     """
 
     def __init__(self, visit: Callable[[Any, Any], Any] | None = None) -> None:
@@ -145,7 +146,7 @@ class Walk:
 
     def __call__(self, expression: Any) -> Any:
         if id(expression) not in self._values:
-            # The expression is kept beside its value: an id may be reused once it is gone.
+            # The reference to the expression keeps its id from being used again.
             self._values[id(expression)] = (expression, self.visit(expression))
         return self._values[id(expression)][1]
 
@@ -158,7 +159,7 @@ class Walk:
         return leaf
 
     def atom(self, atom: Any, arguments: list[Any]) -> Any:
-        """The atom on other arguments, itself where they are its own."""
+        """The atom with these arguments; the atom itself where nothing changed."""
         is_same = all(new is old for new, old in zip(arguments, atom.args))
         return atom if is_same else atom.copy(arguments)
 
@@ -166,8 +167,8 @@ class Walk:
 def substitute(expression: Any, values: Mapping[Any, np.ndarray]) -> Any:
     """The expression with each parameter or variable in `values` replaced by a constant.
 
-    Other leaves are the user's own. Structured atoms come back in
-    CVXPY's own atoms where their new arguments allow it.
+    Other leaves stay the same objects. A `StructuredAtom` becomes an atom of CVXPY where its new
+    arguments allow it.
 
     Examples
     --------
@@ -191,7 +192,7 @@ def substitute(expression: Any, values: Mapping[Any, np.ndarray]) -> Any:
 
 
 def recession(expression: Any) -> Any:
-    """The expression with smooth atoms replaced by the maxima that they approach far away."""
+    """The expression with smooth atoms replaced by the piecewise affine ones that they approach."""
 
     def visit(walk: Walk, e: Any) -> Any:
         if isinstance(e, Leaf):
@@ -204,10 +205,10 @@ def recession(expression: Any) -> Any:
 
 
 def times(expression: Any, factor: float) -> Any:
-    """factor * expression for a factor > 0, pushed inwards: factor * max(a, b) as max(factor a, ..)
+    """factor * expression for a factor > 0, with the factor moved into the atoms.
 
-    The auxiliary variables that CVXPY puts in place of a maximum then have the size of the
-    multiple, and those in place of a square its root: factor * a^2 is (sqrt(factor) a)^2.
+    factor * max(a, b) becomes max(factor * a, factor * b), factor * a^2 becomes
+    (sqrt(factor) * a)^2. CVXPY's auxiliary variables for the atoms are then scaled as well.
     """
     if isinstance(expression, Leaf):
         return factor * expression
@@ -217,11 +218,11 @@ def times(expression: Any, factor: float) -> Any:
 def factored(
     expression: Any, number: Callable[[Any], float | None] = constant_number
 ) -> tuple[float, Any]:
-    """(c, e) with expression = c * e, e of the same shape and without factors outside.
+    """(c, e) with expression = c * e, where e has the same shape and no constant factor.
 
-    Multiples of one expression come back with that very object, so that they can be told apart
-    from others by identity: factored(-x) and factored(51 * x) both hold x.
-    number: the value of a factor, None where it counts as none.
+    All multiples of one expression give the same object e, so that `is` compares them:
+    factored(-x) and factored(51 * x) both give x.
+    number: the value of a factor; None for expressions that are no factor.
     """
     factor, e = 1.0, expression
     while not isinstance(e, Leaf) and (split := facts_of(e).factor(e, number)) is not None:
@@ -232,7 +233,7 @@ def factored(
 def square_of_number(
     expression: Any, number: Callable[[Any], float | None] = constant_number
 ) -> tuple[float, Any] | None:
-    """(c, u) with expression = c u^2 for a u of one entry; None if it is no such square."""
+    """(c, u) with expression = c u^2 and u of one entry; None for other expressions."""
     factor, e = factored(expression, number)
     while not isinstance(e, Leaf):
         facts = facts_of(e)

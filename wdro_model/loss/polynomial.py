@@ -1,9 +1,10 @@
 """Polynomial structure of an expression in some parameters: degrees, affine parts, terms, forms.
 
-`affine_parts`: f = a(x) + sum_p <B_p(x), xi_p>, symbolically. B is the derivative in the data, by a
-reverse pass whose adjoints are CVXPY expressions; since the degree is one they contain no data.
-Both keep the curvature that CVXPY knows, so that a dual norm of B can be written down where B is
-affine. `dependence`: the data that each entry can see.
+`affine_parts` writes f = a(x) + sum_p <B_p(x), xi_p> with CVXPY expressions a and B. B is the
+derivative in the data, by a reverse pass whose adjoints are expressions too; they contain no data,
+since f has degree one. CVXPY knows the curvature of a and B, so that a dual norm of an affine B is
+convex. `affine_forms` writes f as a function of affine forms of the data, and `dependence` says
+which data each entry of an expression depends on.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from cvxpy.expressions.leaf import Leaf
 
 from wdro_model.loss.atoms.cvxpy_classes import MATMUL
 from wdro_model.loss.atoms.facts import brief, facts_of, hidden_parameters
-from wdro_model.loss.expressions import Walk, as_scalar, spread, the_number, total
+from wdro_model.loss.expressions import Walk, as_scalar, entry_of, spread, the_number, total
 
 
 def degree(expression: Any, parameters: Iterable[Any]) -> float:
@@ -58,7 +59,7 @@ class Degrees(Walk):
         return any(p.id in self.ids for p in hidden_parameters(atom))
 
 
-# ------------------------------------------------------------------ of degree one
+# ------------------------------------------------------------------ expressions of degree one
 @dataclass(frozen=True)
 class AffineParts:
     """A scalar expression as constant + sum_p sum(multiply(slopes[p], p)).
@@ -74,7 +75,7 @@ class AffineParts:
     constant: Any
     """a(x), a CVXPY expression of shape ()."""
     slopes: dict[Any, Any]
-    """B_p(x) for each parameter, a CVXPY expression of the parameter's shape; zero if absent."""
+    """B_p(x) for each parameter, a CVXPY expression of its shape; zero if f does not contain it."""
 
 
 def affine_parts(expression: Any, parameters: Iterable[Any]) -> AffineParts:
@@ -107,7 +108,7 @@ def constant_part(expression: Any, degrees: Degrees) -> Any:
     """The value of an expression of degree at most one where the parameters are zero."""
 
     def visit(walk: Walk, e: Any) -> Any | None:
-        """The part of an expression that does not see the data; None where it is zero."""
+        """The constant part of a subexpression; None where it is zero."""
         if degrees(e) == 0:
             return e
         if isinstance(e, Leaf):
@@ -118,11 +119,11 @@ def constant_part(expression: Any, degrees: Degrees) -> Any:
 
 
 def _slopes(expression: Any, degrees: Degrees) -> dict[Any, Any]:
-    """B_p for each parameter, by a reverse pass over the atoms that see the data."""
+    """B_p for each parameter, by a reverse pass over the atoms that depend on the data."""
     atoms: list[Any] = []
 
     def visit(walk: Walk, e: Any) -> None:
-        """List the atoms that see the data, arguments first, each one once."""
+        """Append the atoms that depend on the data, each after its arguments."""
         if not isinstance(e, Leaf) and degrees(e) > 0:
             for argument in e.args:
                 walk(argument)
@@ -142,19 +143,18 @@ def _zeros_for_none(expression: Any | None, shape: tuple[int, ...]) -> Any:
     return cp.Constant(np.zeros(shape)) if expression is None else expression
 
 
-def vectorised(expression: Any, samples: Mapping[Any, Any]) -> Any | None:
-    """The losses of all samples as a vector expression (N,), or None where there is none.
+def vectorise(expression: Any, samples: Mapping[Any, Any]) -> Any | None:
+    """The losses of all samples as a vector expression (N,); None where this cannot be written.
 
-    A number that is affine in the data becomes a(x) + sum_p Xi_p vec(B_p(x)), Xi_p with a row for
-    each sample; atoms that act entry by entry on numbers then act on vectors. Trees with other
-    shapes are left to one copy for each sample.
-    samples: for each parameter its values (N, *shape), or for a number a CVXPY vector of N entries.
+    A scalar that is affine in the data becomes a(x) + sum_p Xi_p vec(B_p(x)), where Xi_p has a row
+    for each sample; entrywise atoms then act on vectors. Other nonlinear atoms give None.
+    samples: the values (N, *shape) of each parameter; for a scalar parameter also a CVXPY vector.
     """
     degrees = Degrees(samples)
     count = next(iter(samples.values())).shape[0]
 
     def affine(e: Any) -> Any:
-        """The vector of an affine number."""
+        """The values of an affine scalar."""
         vector = spread(as_scalar(constant_part(e, degrees)), (count,))
         for p, slope in _slopes(e, degrees).items():
             if not any(p is own for own in e.parameters()):
@@ -175,7 +175,7 @@ def vectorised(expression: Any, samples: Mapping[Any, Any]) -> Any | None:
         return vector
 
     def visit(walk: Walk, e: Any) -> Any:
-        """The vector of a number."""
+        """The values of a scalar."""
         facts = facts_of(e)
         if e.size != 1 or _is_closed(e, degrees):
             raise _NotReplaceable
@@ -200,7 +200,7 @@ def vectorised(expression: Any, samples: Mapping[Any, Any]) -> Any | None:
 
 
 class _NotReplaceable(Exception):
-    """A parameter sits where nothing can stand for it."""
+    """A parameter cannot be replaced by an expression: it is an exponent or an option."""
 
 
 def _is_closed(e: Any, degrees: Degrees) -> bool:
@@ -213,12 +213,12 @@ def _is_closed(e: Any, degrees: Degrees) -> bool:
 
 # ------------------------------------------------------------------ the terms of a sum
 def additive_terms(expression: Any, parameters: Iterable[Any]) -> list[Any]:
-    """Expressions whose entries, all of them, add up to the entries of the expression.
+    """Expressions the sum of whose entries is the sum of the entries of the expression.
 
         cp.sum(order - d) + 4 * cp.sum(cp.pos(d - order))  ->  [order - d],  [4 * cp.pos(d - order)]
 
-    Sums, negation, weights without data, stacking and reshaping are taken apart; sum_squares and
-    norm1 become sums of squares and of absolute values. Anything else is one term.
+    Sums, negation, weights without data, stacking and reshaping are split; sum_squares and norm1
+    become sums of squares and of absolute values. Any other atom is one term.
     """
     return list(SumSplit(Degrees(parameters))(expression))
 
@@ -243,12 +243,12 @@ class Form:
 
     expression: Any
     placeholder: cp.Parameter
-    """Of the expression's shape, and of its sign where CVXPY knows one."""
+    """A parameter of the shape of the expression, and of its sign where CVXPY knows one."""
 
 
 @dataclass(frozen=True)
 class AffineForms:
-    """A loss as a function of affine forms."""
+    """A loss h(x, u) of affine forms u of the data."""
 
     outer: Any
     """h: the loss with each form replaced by its placeholder."""
@@ -267,13 +267,12 @@ class AffineForms:
 def affine_forms(expression: Any, parameters: Iterable[Any]) -> AffineForms | None:
     """f = h(x, u) with u affine in the parameters: the maximal subexpressions of degree one.
 
-    In the outer function h a placeholder of its shape stands for each of them. A margin loss sees
-    the data through one number, in any dimension:
+    The outer function h has a placeholder for each of them. A margin loss depends on the data
+    through one number, in any dimension:
 
         affine_forms(cp.logistic(-y * (w @ z)), (z,))   ->   h = logistic(u),  u = -y * (w @ z)
 
-    Parameters that are not listed count as constants of the scenario: their values may multiply a
-    form, or stand in h beside it.
+    Parameters that are not listed count as constants: they may occur in forms and in h.
 
     None where a parameter is an exponent or an option of an atom, which no placeholder can replace.
     """
@@ -281,7 +280,7 @@ def affine_forms(expression: Any, parameters: Iterable[Any]) -> AffineForms | No
     forms: dict[Hashable, Form] = {}
 
     def visit(walk: Walk, e: Any) -> Any:
-        """The expression with its affine subexpressions replaced."""
+        """The expression with placeholders for its affine subexpressions."""
         degree = degrees(e)
         if degree == 0:
             return e
@@ -311,7 +310,7 @@ def sign_of(expression: Any) -> dict[str, bool]:
 
 
 def fingerprint(expression: Any) -> Any:
-    """Equal for expressions that are written alike: the same atoms on the same leaves."""
+    """A key that is equal for equal expressions: the same atoms with the same leaves."""
     if isinstance(expression, cp.Constant):
         value = expression.value
         dense = value.toarray() if sp.issparse(value) else np.asarray(value)
@@ -324,7 +323,7 @@ def fingerprint(expression: Any) -> Any:
 
 
 def _option(value: Any) -> Any:
-    """An option of an atom, such as an index or an exponent."""
+    """The key of an option of an atom, such as an index or an exponent."""
     if isinstance(value, cp.Expression):
         return fingerprint(value)
     if isinstance(value, list | tuple):
@@ -334,15 +333,15 @@ def _option(value: Any) -> Any:
     return repr(value)
 
 
-# ------------------------------------------------------------------ entries
+# ------------------------------------------------------------------ dependence on the data
 Pattern = Any
 """A sparse matrix (entries, d) of zeros and ones, the entries in column-major order."""
 
 
 def dependence(expression: Any, columns: Mapping[Any, slice], dimension: int) -> Pattern:
-    """For each entry, counted row by row, the coordinates it may depend on: sparse (size, d).
+    """The coordinates that each entry, counted row by row, may depend on: sparse (size, d).
 
-    columns: where each parameter (or variable) sits among the d coordinates, flattened row by row.
+    columns: the coordinates of each parameter (or variable), flattened row by row, among all d.
     """
     pattern = _Dependence(columns, dimension)(expression)
     order = np.arange(expression.size).reshape(expression.shape, order="F").ravel()
@@ -350,6 +349,8 @@ def dependence(expression: Any, columns: Mapping[Any, slice], dimension: int) ->
 
 
 class _Dependence(Walk):
+    """The pattern of each expression, by the fact `dependence` of its atoms."""
+
     def __init__(self, columns: Mapping[Any, slice], dimension: int) -> None:
         super().__init__()
         self.columns = {p.id: where for p, where in columns.items()}
@@ -379,12 +380,12 @@ class _Dependence(Walk):
         return sp.csr_array((ones, (np.arange(e.size), ids)), (e.size, self.dimension))
 
     def spread(self, e: Any, size: int) -> Pattern:
-        """The pattern of an operand, that of a number for every entry (an exponent, say)."""
+        """The pattern of an operand; the pattern of a number is repeated for `size` entries."""
         pattern = self(e)
         return pattern if e.size == size else sp.kron(np.ones((size, 1)), pattern)
 
     def _everything(self, e: Any, arguments: list[Any]) -> Pattern:
-        """Each entry may see what any entry of the arguments sees."""
+        """The pattern in which each entry depends on all data of the arguments."""
         seen = np.zeros(self.dimension)
         for argument in arguments:
             seen += np.asarray(self(argument).sum(axis=0)).ravel()
@@ -392,13 +393,13 @@ class _Dependence(Walk):
         return sp.csr_array(sp.kron(np.ones((e.size, 1)), row))
 
 
-# ------------------------------------------------------------------ some of the entries
-def selected(expression: Any, entries: np.ndarray) -> Any:
-    """A vector of some entries, counted row by row."""
+# ------------------------------------------------------------------ selected entries
+def select_entries(expression: Any, entries: np.ndarray) -> Any:
+    """The vector of these entries, counted row by row; entrywise atoms get selected arguments."""
     if facts_of(expression).is_entrywise:
         return expression.copy(
             [
-                a if a.ndim == 0 else selected(a, _read(expression, a).ravel()[entries])
+                a if a.ndim == 0 else select_entries(a, _read(expression, a).ravel()[entries])
                 for a in expression.args
             ]
         )
@@ -409,23 +410,17 @@ def selected(expression: Any, entries: np.ndarray) -> Any:
     return flat if everything else flat[np.asarray(entries)]
 
 
-def entry(expression: Any, where: int) -> Any:
-    """An entry of an expression as a scalar, counted row by row."""
-    if expression.size == 1:
-        return as_scalar(expression)
-    index = tuple(int(i) for i in np.unravel_index(where, expression.shape))
-    if isinstance(expression, cp.Constant):
-        return cp.Constant(expression.value[index])
-    if (number := the_number(expression)) is not expression:
+def select_entry(expression: Any, entry: int) -> Any:
+    """An entry, counted row by row, as a scalar; entrywise atoms get entries of their arguments."""
+    if expression.size > 1 and (number := the_number(expression)) is not expression:
         return as_scalar(number)
-    if facts_of(expression).is_entrywise:
-        return expression.copy(
-            [entry(a, int(_read(expression, a)[index])) for a in expression.args]
-        )
-    return expression[index]
+    if expression.size > 1 and facts_of(expression).is_entrywise:
+        parts = ((a, int(_read(expression, a).flat[entry])) for a in expression.args)
+        return expression.copy([select_entry(a, k) for a, k in parts])
+    return entry_of(expression, entry, order="C")
 
 
 def _read(expression: Any, argument: Any) -> np.ndarray:
-    """The entry of an argument that each entry of an entrywise atom reads."""
+    """The entry of the argument that each entry of an entrywise atom reads, in its shape."""
     labels = np.arange(argument.size).reshape(argument.shape)
     return np.broadcast_to(labels, expression.shape)

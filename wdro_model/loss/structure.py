@@ -1,4 +1,4 @@
-"""The structure of a loss in its data: degree, curvature, pieces; reformulations ask for it."""
+"""The structure of a loss in its data: degree, curvature, affine pieces. Planning reads it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Structure:
     parameters: tuple[Any, ...]
     """The uncertain parameters."""
     limit: int = 64
-    """At most so many affine pieces are written out."""
+    """The largest number of affine pieces that are written out."""
 
     @cached_property
     def degree(self) -> float:
@@ -47,8 +47,8 @@ class Structure:
 
     @cached_property
     def convex_in_decision(self) -> bool:
-        """True if f is convex in x for every scenario of the adversary, by CVXPY's rules."""
-        # PSD and NSD say something of the samples; the worst case may leave the cone.
+        """True if f is convex in x for all data, by CVXPY's rules."""
+        # The samples are PSD or NSD as declared; the worst case may leave that cone.
         definite = [p for p in self.parameters if p.attributes["PSD"] or p.attributes["NSD"]]
         plain = {id(p): cp.Parameter(p.shape, p.name(), symmetric=True) for p in definite}
         expression = self.expression.tree_copy(plain) if definite else self.expression
@@ -56,7 +56,7 @@ class Structure:
 
     @cached_property
     def convex_on_samples(self) -> bool:
-        """True if f is convex in x for scenarios like the samples, which may be definite."""
+        """True if f is convex in x for data that is PSD or NSD as declared, such as the samples."""
         return bool(self.expression.is_convex())
 
     @cached_property
@@ -89,12 +89,12 @@ class Structure:
 
 
 def analyse(expression: Any, parameters: Iterable[Any], limit: int = 64) -> Structure:
-    """The structure of a scalar loss in its decision and in the parameters.
+    """The structure of a scalar loss in the parameters.
 
     Parameters
     ----------
     limit
-        At most so many affine pieces are written out.
+        The largest number of affine pieces that are written out.
 
     Examples
     --------
@@ -135,7 +135,7 @@ def convexity_in_data(expression: Any, parameters: Iterable[Any]) -> str:
     try:
         swapped = Walk(swap)(expression)
     except (ValueError, cp.error.DCPError):
-        return "unknown"  # some atoms refuse a variable where the data stands
+        return "unknown"  # some atoms take no variable as the argument that is data
     if any(p.id in degrees.ids for p in swapped.parameters()):
         return "unknown"
     if swapped.is_convex():
@@ -144,7 +144,7 @@ def convexity_in_data(expression: Any, parameters: Iterable[Any]) -> str:
 
 
 def _definiteness(expression: Any) -> dict[str, bool]:
-    """PSD and NSD exclude a sign in CVXPY's attributes."""
+    """PSD or NSD as an attribute of a leaf, which in CVXPY has a sign or a cone, not both."""
     if expression.ndim != 2 or sign_of(expression):
         return {}
     if expression.is_psd():
@@ -153,20 +153,20 @@ def _definiteness(expression: Any) -> dict[str, bool]:
 
 
 # ------------------------------------------------------------------ affine pieces
-# f = max_j f_j with each f_j affine in the data. `pieces` takes a scalar apart, going through the
-# entries of its arguments one by one; `entry_pieces` all entries of an expression at once, where
-# the atoms act entry by entry.
+# f = max_j f_j with each f_j affine in the data. `pieces` gives the f_j of a scalar, from the
+# pieces of single entries of its arguments. `entry_pieces` gives those of all entries of an
+# expression at once, where its atoms act entry by entry.
 Pieces = list[Any]
 
 MOST_ENTRY_PIECES = 16
-"""Pieces of an entry that `entry_pieces` writes out; each is a row for each sample."""
+"""Largest number of pieces of an entry in `entry_pieces`; each is a row for each sample."""
 
 
 def pieces(expression: Any, parameters: Iterable[Any], limit: int = 64) -> tuple[Any, ...] | None:
     """Scalar expressions of degree at most one in the parameters whose maximum is the expression.
 
-    None if the expression is not such a maximum by the facts of its atoms, or has more than
-    `limit` pieces: a sum of maxima has as many as the product of theirs.
+    None if the facts of its atoms give no such maximum, or one of more than `limit` pieces. A sum
+    of maxima with m and n pieces has m n pieces.
 
     Examples
     --------
@@ -184,9 +184,9 @@ def pieces(expression: Any, parameters: Iterable[Any], limit: int = 64) -> tuple
 
 
 def entry_pieces(expression: Any, degrees: Degrees) -> tuple[int, Pieces] | None:
-    """(sign, pieces): sign * expression is the maximum, entry by entry, of affine pieces.
+    """(sign, pieces): sign * expression is the entrywise maximum of affine pieces.
 
-    The pieces have the shape of the expression; None where the facts of its atoms give none.
+    The pieces have the shape of the expression. None where the facts of its atoms give no pieces.
     """
     for sign in (1, -1):
         try:
@@ -198,7 +198,10 @@ def entry_pieces(expression: Any, degrees: Degrees) -> tuple[int, Pieces] | None
 
 @dataclass(frozen=True)
 class AtomEntry:
-    """An entry of an expression, its pieces, and the ways to combine pieces of its arguments."""
+    """An entry of an atom whose pieces are asked for: the `at` of the fact `pieces`.
+
+    The methods give the pieces of entries of the arguments, and combine them.
+    """
 
     atom: Any
     entry: int | None
@@ -207,17 +210,17 @@ class AtomEntry:
     limit: int
     """The largest number of pieces."""
     maps: dict[int, list[Any]] = field(default_factory=dict)
-    """The matrices of affine atoms that were asked for, by columns."""
+    """Matrices of affine atoms by id, stored by columns."""
 
     def pieces(self, sign: int) -> Pieces:
-        """The pieces; with sign -1 of the negated entry: a minimum is then a maximum."""
+        """The affine expressions whose maximum is sign * the entry."""
         if self.degrees(self.atom) <= 1:
             value = self.atom if self.entry is None else entry_of(self.atom, self.entry)
             return [value if sign > 0 else -value]
         return self._at_most(facts_of(self.atom).pieces(self.atom, sign, self))
 
     def entry_pieces(self, argument: Any, entry: int | None, sign: int) -> Pieces:
-        """The pieces of any other entry of an argument."""
+        """The pieces of sign * an entry of an argument."""
         entry = None if entry is None else int(entry)
         return replace(self, atom=argument, entry=entry).pieces(sign)
 
@@ -228,13 +231,13 @@ class AtomEntry:
 
     @property
     def number(self) -> int:
-        """The entry, for facts that speak of one alone."""
+        """The entry; NoPieces where all entries are asked for at once."""
         if self.entry is None:
             raise NoPieces
         return self.entry
 
     def read(self, argument: Any) -> int | None:
-        """The entry of an argument that an entrywise atom reads."""
+        """The entry of an argument that an entrywise atom reads for this entry; None for all."""
         if self.entry is None:
             return None
         return broadcast_entry(self.atom.shape, self.entry, argument.shape)
@@ -245,7 +248,7 @@ class AtomEntry:
         return argument if where is None else entry_of(argument, where)
 
     def __call__(self, argument: Any, sign: int) -> Pieces:
-        """The pieces of the entry of an argument that this entry reads."""
+        """The pieces of sign * the entry of an argument that this entry reads."""
         return self.entry_pieces(argument, self.read(argument), sign)
 
     def spread(self, pieces: Pieces) -> Pieces:
@@ -253,18 +256,18 @@ class AtomEntry:
         return pieces if self.entry is not None else [spread(p, self.atom.shape) for p in pieces]
 
     def reduced(self) -> list[int]:
-        """The entries of the argument that a reduction along axes is taken over."""
+        """The entries of the argument that this entry of a reduction along axes combines."""
         return [int(k) for k in reduced_entries(self.atom)[self.number]]
 
     def union(self, alternatives: Iterable[Pieces]) -> Pieces:
-        """The maximum of maxima."""
+        """The pieces of a maximum, given the pieces of each of its terms."""
         united: Pieces = []
         for pieces_of_one in alternatives:
             united = self._at_most(united + pieces_of_one)
         return united
 
     def total(self, terms: Iterable[Pieces]) -> Pieces:
-        """The sum of maxima: one piece for each choice of a piece in every term."""
+        """The pieces of a sum: one for each choice of a piece of every term."""
         certain: list[Any] = []
         choices: list[Pieces] = []
         count = 1
@@ -280,14 +283,14 @@ class AtomEntry:
         return [sum(rest, first) for first, *rest in (fixed + list(c) for c in product(*choices))]
 
     def absolute(self, argument: Any, entry: int | None, sign: int) -> Pieces:
-        """|e| = max(e, -e), or the one of them that is known to be nonnegative."""
+        """The pieces of |e| = max(e, -e); of the one that is nonnegative, where that is known."""
         if sign < 0:
             raise NoPieces
         signs = (1,) if argument.is_nonneg() else (-1,) if argument.is_nonpos() else (1, -1)
         return self.union(self.entry_pieces(argument, entry, turned) for turned in signs)
 
     def positive(self, factor: Any, sign: int) -> tuple[Any, int]:
-        """|factor| and the sign turned by it, for a factor without data and of known sign."""
+        """(|factor|, sign * sign of factor) for a factor without data and of known sign."""
         if self.degrees(factor) > 0 or not (factor.is_nonneg() or factor.is_nonpos()):
             raise NoPieces
         return (factor, sign) if factor.is_nonneg() else (-factor, -sign)
@@ -308,7 +311,7 @@ class AtomEntry:
         return self.total(terms())
 
 
-# ------------------------------------------------------------------ what CVXPY's solvers know
+# ------------------------------------------------------------------ atoms that CVXPY can solve
 def is_canonicalisable(expression: Any) -> bool:
     """True if CVXPY can write the expression for its solvers, which know all of its atoms.
 
@@ -322,7 +325,7 @@ def is_canonicalisable(expression: Any) -> bool:
     """
 
     def visit(walk: Walk, e: Any) -> bool:
-        """By the exact class of an atom, as CVXPY does; constants are never looked up."""
+        """Look the atom up by its exact class, as CVXPY does; constants need no entry."""
         if isinstance(e, Leaf) or (e.is_constant() and not e.parameters()):
             return True
         cls = type(e)

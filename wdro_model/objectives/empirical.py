@@ -1,6 +1,6 @@
 """Empirical risk, the mean loss over the samples: a smooth objective, and a CVXPY program.
 
-The program is vectorised where the loss allows it.
+The program is vectorise where the loss allows it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.loss.expressions import substitute, times
-from wdro_model.loss.polynomial import affine_parts, vectorised
+from wdro_model.loss.polynomial import affine_parts, vectorise
 from wdro_model.loss.structure import is_canonicalisable
 from wdro_model.model import Model, RobustModel
 from wdro_model.solvers.objective import Array, Point
@@ -146,9 +146,9 @@ def empirical_program(model: Model, count: int | None = None) -> Program | None:
 
 
 def sum_of_losses(model: RobustModel, count: int) -> Any | None:
-    """mean_k f(x, xi_k), vectorised or as a copy of the loss for each sample; None if neither."""
+    """mean_k f(x, xi_k), vectorise or as a copy of the loss for each sample; None if neither."""
     scenarios = model.joint.split(model.joint.matrix)
-    if (losses := vectorised(model.expression, scenarios)) is not None:
+    if (losses := vectorise(model.expression, scenarios)) is not None:
         return model.shares.expression(losses)
     if not model.structure.convex_on_samples or count > MOST_COPIES:
         return None

@@ -1,7 +1,7 @@
-"""Tests for the authors of extensions: does a set, cost, atom, counterpart or loss tell the truth?
+"""Checks for authors of extensions: sets, costs, atoms, counterparts and losses against values.
 
-Each `check_...` raises an error that names what is untrue, and is meant for the tests of whoever
-wrote the extension. A solve checks shapes and finite numbers alone.
+Each `check_...` raises an error that names the wrong answer. Call it in the tests of an extension:
+a solve checks only shapes, and that numbers are finite.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def check_loss(
     tries: int = 20,
     seed: int = 0,
 ) -> None:
-    """Hold the gradients of a callable loss against differences of its values.
+    """Compare the gradients of a callable loss with differences of its values.
 
-    A ValueError says which gradient is wrong, that in the variables or in the data. The check is
-    made at the samples of the parameters and around the decision, by default around random ones of
-    order one; the first solve makes the same check at few points.
+    A ValueError says whether the gradient in the variables or in the data is wrong. The check uses
+    samples of the parameters and points near the decision, by default random points of order one.
+    The first solve makes the same check at fewer points.
 
     Examples
     --------

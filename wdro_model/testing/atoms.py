@@ -1,4 +1,4 @@
-"""The test of an atom: are its rule and its facts those of the function that `numeric` computes?"""
+"""The test of an atom: its rule and its facts against the values that `numeric` computes."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ class Tolerances:
     """Allowed distances between an atom and its facts, and where the two are compared."""
 
     value: float = 1e-6
-    """Relative difference of two values; below about 1e-8 rounding fails right atoms."""
+    """Relative difference of two values; below about 1e-8, rounding would fail correct atoms."""
     slope: float = 1e-4
     """Relative difference of a pullback and a difference quotient, whose own error is 1e-8."""
     step: float = 1e-6
-    """Length of a difference, relative to the operands; shorter ones drown in rounding."""
+    """Length of a difference, relative to the operands; rounding spoils shorter ones."""
     far_slope: float = 1e-3
-    """Relative difference of slopes far away; distant forms are approached as 1 / distance."""
+    """Relative difference of slopes far away, where an atom differs from `far` by 1 / distance."""
     distance: float = 1e6
     """Distance that counts as far away, in standard deviations of the data."""
     sample_count: int = 8
-    """Samples at which an atom is evaluated, and as many that are moved; more tell little."""
+    """Samples at which an atom is evaluated, and the same number of moved samples."""
     move_lengths: tuple[float, ...] = (1.0, 4.0, 10.0)
-    """Moves of samples in standard deviations: branches beyond the last are not seen."""
+    """Moves of samples in standard deviations; larger ones test more distant branches."""
     line_count: int = 12
     """Segments between samples along which polynomial degrees are tested."""
     highest_degree: int = 6
-    """Degrees above are not tested: differences of so high an order are rounding."""
+    """Largest degree that is tested; differences of a higher order are rounding."""
 
 
 TOLERANCES = Tolerances()
@@ -63,20 +63,20 @@ OUTSIDE_DOMAIN = (NotImplementedError, ArithmeticError, ValueError)
 def check_atom(
     expression: Any, decision: Mapping[cp.Variable, Any] | None = None, *, seed: int = 0
 ) -> None:
-    """Hold the rule and the facts of an atom against its own `numeric`.
+    """Compare the rule and the facts of an atom with its own `numeric`.
 
-    A ValueError names the atom, the place and both values. Compared are the rule by its values and
-    its pullbacks by differences, `degree` by differences along lines in the data, `adjoints`,
-    `pieces`, `far`, `square`, `terms`, `factor`, `times` and `rebuild` by their values,
-    `is_homogeneous` and `is_entrywise` by trying. What is not declared is not tested.
+    A ValueError names the atom, the point and both values. Tested are: the values of the rule; its
+    pullbacks, by differences; `degree`, by differences along lines in the data; the values of
+    `adjoints`, `pieces`, `far`, `square`, `terms`, `factor`, `times` and `rebuild`;
+    `is_homogeneous` and `is_entrywise`, at changed arguments. Other facts are not tested.
 
     Parameters
     ----------
     expression
-        The atom applied to its arguments. With uncertain parameters in them it is tested at their
-        samples, at moved samples, and for what it says of the data.
+        The atom applied to its arguments. If they contain uncertain parameters, the atom is tested
+        at samples and moved samples, and so are its facts about the data.
     decision
-        Values of the variables; by default some of order one, and of that of the data.
+        Values of the variables; by default random ones of order one and of the size of the data.
 
     Examples
     --------
@@ -116,13 +116,13 @@ class Place:
     rows: Array
     """Scenarios (B, d) at which the atom has finite values."""
     operands: list[Array]
-    """The values of what its rule takes, (B, *shape) where they depend on the data."""
+    """The values of the operands of its rule, (B, *shape) where they depend on the data."""
     values: Array
-    """The atom's own values (B, *shape), by `numeric`; (*shape,) where it sees no data."""
+    """The values of the atom by `numeric`: (B, *shape), or (*shape,) if it contains no data."""
 
 
 class AtomCheck:
-    """The comparisons of an atom's facts with its values, at the data that it sees."""
+    """The comparisons of the facts of one atom with its values."""
 
     def __init__(self, atom: Any, rng: np.random.Generator) -> None:
         self.atom, self.rng = atom, rng
@@ -146,7 +146,7 @@ class AtomCheck:
 
     # -------------------------------------------------------------- decisions and scenarios
     def random_decisions(self) -> list[Array]:
-        """Some decisions of order one, and of that of the data, with the attributes they need."""
+        """Random decisions of order one and of the size of the data, projected on attributes."""
         normal = self.rng.normal(size=(3, self.layout.dimension))
         decisions = []
         for x in (normal[0], np.abs(normal[1]), float(np.median(self.spread)) * normal[2]):
@@ -156,7 +156,7 @@ class AtomCheck:
         return decisions
 
     def _rows(self, joint: JointSamples) -> Array:
-        """Some samples, the extreme ones among them, and moved ones in the support."""
+        """Samples, with the extreme ones, and moved samples that lie in the support."""
         data, count = joint.matrix, TOLERANCES.sample_count
         length = np.linalg.norm(data / self.spread, axis=1)
         extreme = [
@@ -173,7 +173,7 @@ class AtomCheck:
         return origins, self.rng.normal(size=origins.shape) * self.spread
 
     def place(self, x: Array, rows: Array) -> Place | None:
-        """The atom at a decision and the rows where it has a value; None if there are none."""
+        """The atom at a decision and those rows where it has finite values; None if none has."""
         rows_with_value, operands, values = [], [], []
         for row in rows:
             with self.holding(x, row):
@@ -197,7 +197,7 @@ class AtomCheck:
 
     @contextmanager
     def holding(self, x: Array, row: Array) -> Iterator[None]:
-        """The variables and parameters have these values inside the block."""
+        """Set the variables and parameters to these values inside the block."""
         with ExitStack() as stack:
             stack.enter_context(self.layout.holding(x))
             if self.joint is not None:
@@ -214,12 +214,12 @@ class AtomCheck:
 
     # -------------------------------------------------------------- the comparisons
     def check_at(self, x: Array) -> bool:
-        """Compare everything at one decision; False where the atom has no value."""
+        """Make all comparisons at one decision; return False if the atom has no value there."""
         place = self.place(x, self.rows)
         if place is None:
             return False
         check_rule(self.atom, self.operands, place.operands, place.values)
-        if self.batched:  # one scenario, as if nothing depended on the data
+        if self.batched:  # the rule without a batch axis, at the first scenario
             single = [Operand(o.expression, False) for o in self.operands]
             values = [v[0] if o.batched else v for o, v in zip(self.operands, place.operands)]
             check_rule(self.atom, single, values, place.values[0])
@@ -239,7 +239,7 @@ class AtomCheck:
         return True
 
     def numeric(self, values: Sequence[Array]) -> Array | None:
-        """The atom's own values at operands, scenario by scenario; None where it has none."""
+        """The values of the atom at operands, by `numeric`; None where it cannot be evaluated."""
         count = next((len(v) for o, v in zip(self.operands, values) if o.batched), 1)
         try:
             own = [
@@ -254,7 +254,7 @@ class AtomCheck:
         return array if self.batched else array[0]
 
     def ask(self, fact: str, *given: Any) -> Any:
-        """The answer of a fact of the atom, if it is of the kind that the library expects."""
+        """The answer of a fact of the atom, checked to be of the kind that the library expects."""
         try:
             answer = getattr(self.facts, fact)(self.atom, *given)
         except (NoPieces, NotImplementedError):
@@ -279,7 +279,7 @@ class AtomCheck:
         return answer
 
     def check_claims(self, place: Place) -> None:
-        """Compare an atom that is said to be homogeneous, or to act entry by entry."""
+        """Test the declarations `is_homogeneous` and `is_entrywise` at changed operands."""
         if len(self.operands) != len(self.atom.args):
             return
         twice = self.numeric([2 * v for v in place.operands])
@@ -391,7 +391,7 @@ class AtomCheck:
                     )
 
     def check_rewritten(self, place: Place) -> None:
-        """Compare the expressions that stand for the atom with its values, summed over entries."""
+        """Compare rewritten forms of the atom with its values, summed over entries."""
         assert self.joint is not None
         written = list(self._rewritten())
         for k, row in enumerate(place.rows):
@@ -409,7 +409,7 @@ class AtomCheck:
                     )
 
     def _rewritten(self) -> Iterator[tuple[str, Any, float]]:
-        """(fact, expression, factor): the entries of the expression add up to factor * atom's."""
+        """(fact, expression, factor): the sum of the expression is factor * sum(atom)."""
         if (square := self.ask("square")) is not None:
             yield "square", cp.sum_squares(square[0]) / as_scalar(square[1]), 1.0
         if (terms := self.ask("terms", SumSplit(self.degrees))) is not None:
@@ -496,7 +496,7 @@ def check_rule(
 
 
 def _call(name: str, kernel: Callable[..., Any], values: Sequence[Array]) -> tuple[Any, ...]:
-    """The value and the pullbacks; an error that names the rule if they are something else."""
+    """The value and the pullbacks of a rule, checked; errors name the rule."""
     given = [v.copy() for v in values]
     try:
         result = kernel(*given)
@@ -525,7 +525,7 @@ def _call(name: str, kernel: Callable[..., Any], values: Sequence[Array]) -> tup
 def _pulled_slope(
     whose: str, pullback: Callable[[Array], Any], weights: Array, operand: Array, move: Array
 ) -> tuple[float, tuple[int, ...]]:
-    """The slope along a move by the pullback, and the shape of what the pullback returned."""
+    """The slope along a move by the pullback, and the shape of the array that it returned."""
     shape: Any = None
     try:
         pulled = np.asarray(pullback(weights), dtype=float)
@@ -543,7 +543,7 @@ def _pulled_slope(
 def _slopes_to_both_sides(
     kernel: Callable[..., Any], k: int, values: Sequence[Array], weights: Array, move: Array
 ) -> tuple[float, float]:
-    """Difference quotients of weights * value ahead and back: at a kink they differ."""
+    """The smaller and the larger of the forward and backward differences of weights * value."""
 
     def total(step: float) -> float:
         moved = [v + step * move if j == k else v.copy() for j, v in enumerate(values)]
@@ -557,7 +557,7 @@ def _slopes_to_both_sides(
     return min(quotients), max(quotients)
 
 
-# ------------------------------------------------------------------ small parts
+# ------------------------------------------------------------------ answers and messages
 def is_expression(answer: Any) -> bool:
     return isinstance(answer, cp.Expression)
 
@@ -585,11 +585,11 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "(u, t), two CVXPY expressions such as (v, cp.Constant(1)), or None",
     ),
 }
-"""For each fact a test of its answer, and the answer's kind in words; else an expression."""
+"""(test of the answer, its kind in words) by fact; the answer of others is an expression."""
 
 
 def differ(claimed: Any, own: Any, size: Any) -> Any:
-    """True where two values differ by more than rounding, size being that of their terms."""
+    """The mask of values that differ by more than rounding; size: magnitude of their terms."""
     return np.abs(claimed - own) > TOLERANCES.value * (1.0 + size + np.abs(claimed))
 
 

@@ -1,4 +1,4 @@
-"""The test of an exact counterpart: is its value the worst-case risk, as far as the ball tells?"""
+"""The test of an exact counterpart: its value, program and worst case against each other."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class Tolerances:
     """Allowed differences between a counterpart and the worst-case risk."""
 
     too_low: float = 1e-5
-    """Relative shortfall of a value against a known distribution; smaller ones are rounding."""
+    """Relative amount by which a value may be below that of a known distribution: rounding."""
     disagreement: float = 1e-4
-    """Relative difference of a value and a program that is solved; conic solvers leave 1e-6."""
+    """Relative difference of a value and a solved program; conic solvers err by 1e-6."""
     unattained: float = 1e-2
-    """Share of what the ball adds to the mean loss by which a worst case may fall short of it."""
+    """Largest gap of a worst case to the risk, as a share of risk minus mean loss."""
     slope: float = 1e-3
     """Relative difference of a gradient and a difference quotient over `difference`."""
     difference: float = 1e-3
-    """Length of that difference, in the size of the feasible set."""
+    """Length of that difference, relative to the size of the feasible set."""
     corner_count: int = 4
-    """Vertices of the feasible set whose combinations are tried as decisions."""
+    """Vertices of the feasible set that are combined to decisions."""
 
 
 TOLERANCES = Tolerances()
@@ -56,24 +56,24 @@ def check_counterpart(
     tries: int = 3,
     seed: int = 0,
 ) -> None:
-    """Hold an exact counterpart against what must be true of the worst-case risk of a problem.
+    """Test an exact counterpart on a problem.
 
-    A ValueError (TypeError for an answer of another type) names what is untrue: a risk below that
-    of a distribution of the ball, which is looked for by ascent in the data; a program, value and
-    smooth objective that differ; a gradient that is not that of differences; a program that is not
-    convex, or still holds the data; a worst case outside of the ball, or that does not attain the
-    risk. A risk that is too high is not found: compare it with a brute force of your own.
+    A ValueError (TypeError for an answer of another type) names the error: a risk below that of
+    some distribution of the ball, searched by ascent in the data; a program, value and smooth
+    objective that differ; a wrong gradient; a program that is not convex, or that contains the
+    data; a worst case outside the ball, or one that does not attain the risk. A risk that is too
+    high is not detected: compare it with an independent computation.
 
     Parameters
     ----------
     counterpart
         A subclass of `Counterpart`, an instance, or the name of a registered one.
     problem
-        A problem that it applies to.
+        A problem to which the counterpart applies.
     decisions
         {variable: value} for each decision to test at; by default combinations of vertices.
     tries
-        How many of those.
+        The number of these combinations.
 
     Examples
     --------
@@ -112,9 +112,8 @@ def check_counterpart(
     points = [model.feasible.layout.join(dict(d)) for d in decisions]
     corners = _corners(model, rng)
     for _ in range(0 if points else tries):
-        shares = rng.uniform(
-            0.2, 1.0, size=TOLERANCES.corner_count
-        )  # not the centre, which hides mistakes
+        # Equal shares would give a symmetric point, where errors may cancel.
+        shares = rng.uniform(0.2, 1.0, size=TOLERANCES.corner_count)
         points.append(shares @ corners / shares.sum())
     for x in points:
         value = refuse_value(model, x, entry)
@@ -143,7 +142,7 @@ def _corners(model: Model, rng: np.random.Generator) -> Array:
 
 
 def refuse_value(model: RobustModel, x: Array, entry: Counterpart) -> float:
-    """The risk of a decision; a ValueError if it is below that of a distribution of the ball."""
+    """The risk of a decision; ValueError if a distribution of the ball has a larger risk."""
     name, value = type(entry).__name__, entry.value(model, x)
     if np.ndim(value) != 0 or not isinstance(value, int | float | np.number | np.ndarray):
         what = f"an array of shape {np.shape(value)}" if np.ndim(value) else repr(value)
@@ -166,7 +165,7 @@ def refuse_value(model: RobustModel, x: Array, entry: Counterpart) -> float:
 def refuse_disagreement(
     model: RobustModel, x: Array, solved: float, value: float, entry: Counterpart
 ) -> None:
-    """Raise a ValueError where what is minimised and the value differ at a decision."""
+    """Raise a ValueError if `solved`, by the program or objective, differs from the value."""
     mean = Empirical(model).evaluate(x).value
     size = max(abs(solved), abs(value), abs(value - mean), 1e-3)
     if not abs(solved - value) <= TOLERANCES.disagreement * size:
@@ -185,9 +184,9 @@ def refuse_objective(
     corners: Array,
     rng: np.random.Generator,
 ) -> None:
-    """Raise an error where a smooth objective is not the value, or its gradient not its slope.
+    """Raise an error if a smooth objective differs from the value, or its gradient is wrong.
 
-    Where differences of two sizes disagree there is a kink, or noise, and nothing is said.
+    Differences of two sizes disagree at a kink and under noise: no error is raised then.
     """
     name, objective = type(entry).__name__, objective_by(entry, model)
 
@@ -227,7 +226,7 @@ def refuse_objective(
 def refuse_worst_case(
     model: RobustModel, x: Array, worst: Any, risk: float, entry: Counterpart
 ) -> None:
-    """Raise an error where a worst case is no distribution of the ball, or misses the risk."""
+    """Raise an error if a worst case is not in the ball, or does not attain the risk."""
     name = type(entry).__name__
     if not isinstance(worst, Extremal):
         raise TypeError(

@@ -1,4 +1,4 @@
-"""The ambiguity set: all distributions within a transport cost of the observed one."""
+"""The ambiguity set: the distributions within a transport cost of the observed one."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from wdro_model.uncertainty.parameter import UncertainParameter
 
 @dataclass(frozen=True)
 class Assurance:
-    """The guarantee of a radius: its confidence, the rule that found it, and their meaning.
+    """The statistical guarantee of a radius that `radius_for` computed.
 
-    It goes with one problem on one set of samples: `with_radius(number)` and `with_samples` give
-    problems without it.
+    The guarantee holds for one problem on one set of samples: `with_radius(number)` and
+    `with_samples` drop it.
     """
 
     confidence: float
@@ -27,13 +27,13 @@ class Assurance:
     rule: str
     """The name of the rule of `radius_for`."""
     guarantee: str
-    """What holds with this confidence, and in which sense: a sentence."""
+    """The sentence that says what holds with this confidence, and in which sense."""
     proven: bool
     """True if it holds for every distribution and number of samples that the sentence names."""
     covers_law: bool
     """True if the data-generating distribution is in the ball, whose worst-case risk is a bound."""
     method: str | None = None
-    """The method whose value is a bound, where nothing is known of other methods."""
+    """The one method whose value is a bound; None if the guarantee names no method."""
     of: str = "expected loss"
     """The quantity that is bounded: "risk" where the objective has risk measures."""
     cost: Any = field(default=None, repr=False, compare=False)
@@ -51,7 +51,7 @@ class Assurance:
         return value if self.method == method else None
 
     def sentence(self, bound: float | None, maximise: bool = False) -> str:
-        """The guarantee of a solve with that bound, as a sentence."""
+        """The guarantee of a solve, as a sentence. bound: from `bound`; None if there is none."""
         share = f"{self.confidence:.4g}"
         if bound is None and self.method is None and not self.covers_law:
             return self.guarantee
@@ -74,14 +74,14 @@ class WassersteinBall:
     ----------
     radius
         A bound on the optimal transport cost itself. With a squared cost it is a squared
-        distance; `WassersteinBall.order(2, r)` takes the distance r instead. A number, or a
-        scalar `cp.Parameter(nonneg=True)` whose value may change from one solve to the next, or
-        what `radius_for` returns: the ball then knows its confidence.
+        distance; `WassersteinBall.order(2, r)` takes the distance r instead. A number; a scalar
+        `cp.Parameter(nonneg=True)`, whose value may change from one solve to the next; or the
+        result of `radius_for`, which adds its confidence to the ball.
     cost
-        A ground cost, or a function of (origins, points); `SquaredEuclidean()` by default, and the
-        cost that a radius of `radius_for` was found for.
+        A ground cost, or a function of (origins, points). The default is `SquaredEuclidean()`; for
+        a radius of `radius_for`, the cost that it was computed for.
     assurance
-        The guarantee of a radius that `radius_for` returned.
+        The guarantee of the radius, which `radius_for` gives.
 
     Examples
     --------
@@ -129,7 +129,7 @@ class WassersteinBall:
         return None if self.assurance is None else self.assurance.confidence
 
     def unassured(self) -> WassersteinBall:
-        """The same ball without a guarantee, for other samples, say."""
+        """The same ball without its guarantee, which does not hold for other samples."""
         return self if self.assurance is None else replace(self, assurance=None)
 
     @classmethod
@@ -171,7 +171,7 @@ class WassersteinBall:
 
     @property
     def budget(self) -> float:
-        """The radius as a number: the present value of a parameter."""
+        """The radius as a number: the current value of a parameter."""
         if not isinstance(self.radius, cp.Parameter):
             return float(self.radius)
         if self.radius.value is None:
@@ -188,7 +188,7 @@ class WassersteinBall:
         return None if order is None else float(self.budget ** (1 / order))
 
     def describe(self) -> str:
-        """The radius in both conventions, and the cost."""
+        """The cost, and the radius as a transport cost and as a Wasserstein distance."""
         bound = f"W_c <= {self.budget:g} with c(xi, zeta) = {self.cost.describe()}"
         if self.distance is not None:
             bound += f" ({self.cost.order:g}-Wasserstein distance <= {self.distance:g})"
@@ -201,7 +201,7 @@ _DEFAULT_COSTS: dict[float, type[GroundCost]] = {1.0: Norm, 2.0: SquaredEuclidea
 
 
 def nonnegative(given: Any, name: str) -> float:
-    """A radius as a finite number >= 0; arrays of no dimension are taken as well."""
+    """The given radius as a finite number >= 0; an array of dimension 0 counts as a number."""
     given = given.item() if isinstance(given, np.ndarray) and given.ndim == 0 else given
     hint = "radius 0 is the observed distribution itself"
     return number(f"{name} of a Wasserstein ball", given, low=0, hint=hint)

@@ -1,4 +1,4 @@
-"""Joint samples of several uncertain parameters, and scenarios that are generated when read."""
+"""Joint samples of several uncertain parameters, and scenarios that are generated on demand."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class JointSamples:
 
     parameters: in the order of the coordinates; each is flattened row-major.
     size: N; dimension: d; slices: the coordinates of each parameter.
-    probabilities: (N,), all positive, None where they are equal. Samples of probability zero are
-        none: they are left out.
+    probabilities: (N,), all positive; None where they are equal. Samples of probability zero are
+        dropped.
 
-    `take` and `replace` give the same parameters with other samples. Indices are kept, not the rows
-    they stand for: what needs no more than the mean makes no copy of the data.
+    `take` and `replace` give the same parameters with other samples. `take` stores indices and
+    copies no rows until `matrix` is read.
     """
 
     def __init__(self, parameters: Sequence[UncertainParameter]) -> None:
@@ -60,7 +60,7 @@ class JointSamples:
 
     @property
     def labels(self) -> tuple[Any, ...] | None:
-        """The label of each coordinate, or what messages call it; None where none has a label."""
+        """The label of each coordinate, or its name for messages; None where none has a label."""
         if not any(p.columns or (p.is_named and p.shape == ()) for p in self.parameters):
             return None
         return tuple(
@@ -83,7 +83,7 @@ class JointSamples:
         return SampleShares.full(self.size, self.probabilities)
 
     def shares_of(self, samples: np.ndarray | slice) -> SampleShares:
-        """The shares of some samples in averages over them alone; by indices or a slice."""
+        """The shares of these samples (indices or a slice) in averages over them alone."""
         return self.shares.subset(samples).normalized()
 
     @cached_property
@@ -113,9 +113,9 @@ class JointSamples:
             yield self._data[part] if self._rows is None else self._data[self._rows[part]]
 
     def take(self, rows: np.ndarray) -> JointSamples:
-        """The samples of these indices (n,), in their order; one may occur more than once.
+        """The samples with these indices (n,), in this order; an index may occur several times.
 
-        Their probabilities go with them.
+        Their probabilities are rescaled to add up to one.
         """
         own = rows if self._rows is None else self._rows[rows]
         part = None if self.probabilities is None else self.probabilities[rows]
@@ -128,9 +128,9 @@ class JointSamples:
         return self._with(self._data, self._rows, given)
 
     def replace(self, scenarios: Any, probabilities: Any = None) -> JointSamples:
-        """Other samples of the same parameters, given as to `join`, checked as when declared.
+        """Other samples of the same parameters, in a form that `join` takes, checked as samples.
 
-        probabilities: of them, (N,); equal by default.
+        probabilities: of the new samples, (N,); equal by default.
         """
         given = self.by_parameter(scenarios)
         indices = [index_of(given[parameter]) for parameter in self.parameters]
@@ -143,21 +143,21 @@ class JointSamples:
         return self._with(data, None, probabilities, replaced=True)
 
     def with_rows(self, data: np.ndarray, probabilities: np.ndarray | None = None) -> JointSamples:
-        """The same parameters with rows (N, d), and their probabilities, checked elsewhere."""
+        """The same parameters with rows (N, d) and their probabilities, without any check."""
         twin = self._with(read_only(data), None, replaced=True)
         twin.probabilities = probabilities
         return twin
 
     @property
     def is_stored(self) -> bool:
-        """True if all samples were given as Dask arrays, and these are all of them."""
+        """True if all samples were given as Dask arrays, and none was dropped or replaced."""
         own = self._rows is None and not self._replaced
         return own and all(parameter.stored is not None for parameter in self.parameters)
 
     def on_workers(self, client: Any) -> tuple[list[Any], list[np.ndarray]]:
-        """The rows on the workers of a Dask cluster, one block on each, and which samples they are.
+        """(blocks, indices): one block of rows for each worker of a Dask cluster, and its samples.
 
-        What a worker holds is put together there: no rows travel for it.
+        A worker concatenates the rows that it has: no rows are sent between workers.
         """
         import dask.array as da
         from distributed import wait
@@ -253,7 +253,7 @@ class JointSamples:
         return f"JointSamples({self.size} samples of ({names}) in R^{self.dimension})"
 
     def by_parameter(self, scenarios: Any) -> Mapping[UncertainParameter, Any]:
-        """Scenarios by parameter, as they were given; ValueError if one is missing or unknown."""
+        """The given scenarios of each parameter; ValueError if one is missing or unknown."""
         names = ", ".join(repr(parameter.name()) for parameter in self.parameters)
         first = self.parameters[0]
         by_label = isinstance(scenarios, Mapping) and len(self.parameters) == 1
@@ -280,7 +280,7 @@ class JointSamples:
         return by_parameter
 
     def _named(self, key: Any, names: str) -> UncertainParameter:
-        """The parameter that a key of a dictionary stands for: itself, or its name."""
+        """The parameter that is a key of a dictionary, or whose name is."""
         if isinstance(key, UncertainParameter) and key in self.slices:
             return key
         if isinstance(key, str):
@@ -304,7 +304,7 @@ class JointSamples:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what the parameters hold as well: it would be stored twice."""
+        """The state without arrays that follow from those of the parameters."""
         left_out = {"matrix", "mean", "shares"} | (set() if self._replaced else {"_data"})
         return {key: value for key, value in self.__dict__.items() if key not in left_out}
 
@@ -318,9 +318,9 @@ class JointSamples:
         return self._paired(blocks, [p.row_labels for p in self.parameters])
 
     def _paired(self, blocks: list[np.ndarray], indices: list[Any]) -> np.ndarray:
-        """Arrays (N, *shape) as the columns of one (N, d), read-only; a view if there is one.
+        """Arrays (N, *shape) side by side as one (N, d), read-only; a view of a single array.
 
-        indices: the labels of the rows of each, which bring them into the order of the first.
+        indices: the row labels of each array, by which rows are brought into the same order.
         """
         self.check_counts([len(block) for block in blocks])
         orders = self.row_orders(indices)
@@ -330,7 +330,10 @@ class JointSamples:
         return read_only(flat[0] if len(flat) == 1 else np.concatenate(flat, axis=1))
 
     def row_orders(self, indices: list[Any]) -> list[np.ndarray | None]:
-        """The orders that pair the rows of the parameters' data, from their indices of pandas."""
+        """For each parameter, the order of its rows that pairs them; None for the order given.
+
+        indices: a pandas index for the data of each parameter, None for data without labels.
+        """
         return row_orders([repr(p.name()) for p in self.parameters], indices)
 
     def _with(
@@ -341,7 +344,7 @@ class JointSamples:
         *,
         replaced: bool = False,
     ) -> JointSamples:
-        """The same parameters with other samples, or other probabilities of them."""
+        """The same parameters with other samples or other probabilities."""
         twin = object.__new__(JointSamples)
         twin.__dict__.update(
             {k: v for k, v in self.__dict__.items() if k not in ("matrix", "mean", "shares")}
@@ -352,17 +355,17 @@ class JointSamples:
         return twin
 
     def _weigh(self, probabilities: np.ndarray | None) -> None:
-        """Take over probabilities (N,) of the samples, and leave out those of none."""
+        """Set the probabilities (N,) of the samples, and drop samples of probability zero."""
         if probabilities is not None and not probabilities.all():
-            kept = np.flatnonzero(probabilities)
-            self.left_out = self.size - len(kept)
-            self._rows = kept if self._rows is None else self._rows[kept]
-            self.size, probabilities = len(kept), probabilities[kept]
+            positive = np.flatnonzero(probabilities)
+            self.left_out = self.size - len(positive)
+            self._rows = positive if self._rows is None else self._rows[positive]
+            self.size, probabilities = len(positive), probabilities[positive]
         uneven = unless_equal(probabilities)
         self.probabilities = None if uneven is None else read_only(uneven)
 
     def check_counts(self, counts: list[int]) -> None:
-        """Refuse numbers of scenarios that differ between the parameters."""
+        """Raise a ValueError if the parameters have different numbers of scenarios."""
         if len(set(counts)) > 1:
             given = ", ".join(f"{p.name()!r}: {n}" for p, n in zip(self.parameters, counts))
             raise ValueError(
@@ -373,7 +376,7 @@ class JointSamples:
 def _common_probabilities(
     parameters: tuple[UncertainParameter, ...], orders: list[Any]
 ) -> np.ndarray | None:
-    """The probabilities of the joint samples: those of the parameters that have some, all equal."""
+    """The probabilities of the joint samples; ValueError if those of two parameters differ."""
     given = [
         (p.name(), p.probabilities if order is None else p.probabilities[order])
         for p, order in zip(parameters, orders)
@@ -394,7 +397,7 @@ def _common_probabilities(
 
 
 def _common_count(parameters: tuple[UncertainParameter, ...]) -> int:
-    """The shared number of samples; ValueError naming the parameter that does not fit."""
+    """The shared number of samples; ValueError that names a parameter with another number."""
     if not parameters:
         raise ValueError("at least one uncertain parameter is needed to form joint samples.")
     for parameter in parameters:
@@ -419,8 +422,6 @@ def _common_count(parameters: tuple[UncertainParameter, ...]) -> int:
 
 
 # ------------------------------------------------------------------ indices of samples
-
-
 def as_rows(given: Any, size: int, what: str) -> np.ndarray:
     """Indices (n,), n >= 1, into `size` samples, from indices, booleans, a range or a slice."""
     if isinstance(given, slice):
@@ -444,7 +445,7 @@ def as_rows(given: Any, size: int, what: str) -> np.ndarray:
     return rows.astype(np.intp)
 
 
-# ------------------------------------------------------------------ generated when they are read
+# ------------------------------------------------------------------ scenarios on demand
 class LazySamples:
     """A sequence of `count` scenarios, scenario k being `generate(k)`.
 
@@ -485,8 +486,7 @@ class LazySamples:
     def batches(self, size: int, *, reuse: bool = False) -> Iterator[np.ndarray]:
         """Consecutive blocks (at most `size`, *shape) that cover all scenarios in order.
 
-        reuse: write every block into the same memory. A block is then valid until the next one is
-        asked for; without it the caller may keep the blocks.
+        reuse: True to write all blocks into the same memory; the next block overwrites the last.
         """
         whole_number("size of a batch", size, low=1)
         buffer = np.empty((min(size, len(self)), *self.shape[1:])) if reuse else None
@@ -521,8 +521,8 @@ def scenario_batches(
 ) -> Iterator[np.ndarray]:
     """Blocks of at most `size` rows (B, d) that cover the scenarios in order.
 
-    Takes what `JointSamples.join` takes. Lazy scenarios are generated block by block, so that
-    memory holds a block at a time; with `reuse` their next block may overwrite the last one.
+    scenarios: in a form that `JointSamples.join` takes. Lazy scenarios are generated block by
+    block; with `reuse` the next block may overwrite the last one.
     """
     whole_number("size of a batch", size, low=1)
     if not isinstance(scenarios, Mapping | LazySamples):
@@ -543,7 +543,7 @@ def scenario_batches(
         p: a.batches(size, reuse=reuse) if isinstance(a, LazySamples) else _slices(a, size)
         for p, a in arrays.items()
     }
-    # zip(*streams) would keep hold of its first blocks.
+    # zip(*streams) would not free its first blocks.
     return (
         joint.join({p: next(stream) for p, stream in streams.items()})
         for _ in range(0, counts[0], size)

@@ -1,4 +1,4 @@
-"""The uncertain data of a loss: a CVXPY parameter that carries its observations and its support."""
+"""The uncertain data of a loss: a CVXPY parameter with its samples and its support."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ KNOWN = tuple(
     for name in inspect.signature(cp.expressions.leaf.Leaf.__init__).parameters
     if name not in ("self", "shape", "value")
 )
-"""The attributes of a CVXPY parameter, by their names."""
+"""Names of the attributes of a CVXPY parameter."""
 DATA_WORDS = ("data", "observations", "scenarios", "sample", "values", "X")
-"""Keywords under which others take the samples."""
+"""Keywords that users may write for `samples`; the error message then names `samples`."""
 SPECTRAL_LIMIT = 200
-"""Semidefiniteness of samples is checked up to this many rows."""
+"""Rows of a matrix up to which its semidefiniteness is checked; eigenvalues of more take long."""
 
 
 class ParameterAttributes(TypedDict, total=False):
@@ -69,25 +69,25 @@ class UncertainParameter(cp.Parameter):
     samples
         `(N, *shape)`, or anything NumPy reads as that: nested lists, a pandas or polars frame (one
         column for each entry), a dictionary {label: (N,)}, a series for a scalar. (N, 1) is read as
-        (N,) for a scalar, (N,) as (N, 1) for shape (1,). They are copied, so that the parameter
-        keeps them whatever becomes of the array; memory maps, and arrays that were made read-only
-        by `array.flags.writeable = False`, are not. The labels of columns are kept, and other data,
-        weights and bounds are matched by them; so are rows, with those of other parameters. Without
-        samples the parameter can be declared and written into a loss, but not solved for.
+        (N,) for a scalar, (N,) as (N, 1) for shape (1,). The samples are copied, so that later
+        changes of the array have no effect; memory maps, and arrays made read-only by
+        `array.flags.writeable = False`, are not copied. Other data, weights and bounds are matched
+        by the labels of the columns, and samples of several parameters by the labels of the rows.
+        Without samples a loss can be written with the parameter, but not solved.
     labels
-        The order of the entries, by the labels of the columns: a list such as `tree.edges`, or the
-        set whose coordinates they go with. Of an array, the labels of its columns.
+        The labels of the entries in their order: a list such as `tree.edges`, or the set that has
+        these coordinates. Columns of a frame are brought into this order.
     support
         Where the adversary may move the data; all of R^d by default.
     probabilities
-        Of the samples, (N,), which add up to one; equal by default. The samples of several
-        parameters in one loss have one vector of them, given to one parameter or the same to all.
-        A sample of probability zero is left out.
+        The probabilities of the samples, (N,), which add up to one; equal by default. Parameters of
+        one loss share one vector: give it to one of them, or the same to all. A sample of
+        probability zero is dropped.
     **attributes
-        Those of `cvxpy.Parameter`. nonneg, nonpos, pos, neg and bounds restrict the support
-        accordingly (pos and neg to the closed half-line), and a support of one sign declares that
-        sign to CVXPY. symmetric, PSD, NSD, diag and sparsity are checked on the samples and tell
-        CVXPY what the loss looks like; they do not restrict the adversary.
+        Attributes of `cvxpy.Parameter`. nonneg, nonpos, pos, neg and bounds restrict the support
+        (pos and neg to the closed half-line), and a support of one sign declares that sign to
+        CVXPY. symmetric, PSD, NSD, diag and sparsity are checked on the samples and declared to
+        CVXPY; they do not restrict the adversary.
 
     Examples
     --------
@@ -147,7 +147,7 @@ class UncertainParameter(cp.Parameter):
             region.validate(full_shape)
         except ValueError as error:
             raise ValueError(f"support of {label}: {error}") from error
-        # CVXPY reads the sign, which the support implies, once and caches it.
+        # The support may imply a sign, which CVXPY reads when the parameter is made.
         lower, upper = region.bounds(full_shape) or (-np.inf, np.inf)
         signs = {"nonneg": np.all(lower >= 0) and not given.get("pos")}
         signs["nonpos"] = np.all(upper <= 0) and not given.get("neg")
@@ -155,7 +155,7 @@ class UncertainParameter(cp.Parameter):
         self._support = region
         self._samples: np.ndarray | None = None
         self.stored = samples if is_dask_array(samples) else None
-        """The Dask array that the samples were given as, if they were."""
+        """The Dask array that the samples were given as; None for other samples."""
         self._columns = columns
         self._index = index_of(samples)
         self._probabilities: np.ndarray | None = None
@@ -170,7 +170,7 @@ class UncertainParameter(cp.Parameter):
 
     @property
     def value(self) -> Any:
-        """None: the data is known through its samples."""
+        """None: the data is given by samples."""
         return self._value
 
     @value.setter
@@ -189,22 +189,22 @@ class UncertainParameter(cp.Parameter):
 
     @property
     def columns(self) -> tuple[Any, ...] | None:
-        """The names of the columns that the samples were given in; None if they had none."""
+        """The labels of the entries, from labels= or from the columns of a frame; None if none."""
         return self._columns
 
     def has_columns(self, given: Mapping[Any, Any]) -> bool:
-        """True for a dictionary of this parameter's columns."""
+        """True if the keys of a dictionary are columns of this parameter, not parameters."""
         known = {*(self._columns or ()), *(() if self._known is None else self._known.coordinates)}
         return not known.isdisjoint(given) and self not in given and self.name() not in given
 
     @property
     def row_labels(self) -> Any:
-        """The index of the frame or series that the samples were given as; None if of none."""
+        """The index of the frame or series that the samples were given as; None for others."""
         return self._index
 
     @property
     def probabilities(self) -> np.ndarray | None:
-        """The probabilities of the observations (N,), read-only; None if all count the same."""
+        """The probabilities of the observations (N,), read-only; None if they are equal."""
         return self._probabilities
 
     @property
@@ -218,7 +218,7 @@ class UncertainParameter(cp.Parameter):
         return 0 if self._samples is None else len(self._samples)
 
     def is_hermitian(self) -> bool:
-        """True if declared symmetric; an error with the way out where CVXPY reads x @ P @ x."""
+        """True if declared symmetric; ValueError where CVXPY reads x @ P @ x with another P."""
         known = bool(super().is_hermitian())
         if not known and sys._getframe(1).f_code.co_name == "validate_arguments":
             raise ValueError(
@@ -229,9 +229,9 @@ class UncertainParameter(cp.Parameter):
         return known
 
     def as_samples(self, given: Any) -> np.ndarray:
-        """Observations `(N, *shape)` of this parameter, read-only; a copy of what may change.
+        """Observations `(N, *shape)` of this parameter, read-only; arrays of the user are copied.
 
-        ValueError where the shape, the support or an attribute speaks against them.
+        ValueError where they contradict the shape, the support or an attribute.
         """
         label = repr(self.name())
         array = self.as_scenarios(given, f"samples of {label}", own=True)
@@ -239,16 +239,16 @@ class UncertainParameter(cp.Parameter):
         return read_only(array)
 
     def as_scenarios(self, given: Any, what: str, own: bool = False) -> np.ndarray:
-        """Scenarios `(B, *shape)` of this parameter, wherever they lie; frames by their columns.
+        """Scenarios `(B, *shape)` of this parameter, in the support or not; frames by columns.
 
-        own: copy what somebody else may write into.
+        own: True to copy arrays that the user may write into.
         """
         if is_frame(given):
             given = frame_numbers(given, self._columns, what, self._known)
         return as_scenarios(given, self.shape, what, own)
 
     def __getstate__(self) -> dict[str, Any]:
-        # CVXPY's deepcopy leaves a bound method behind in the instance; a copy must not inherit it.
+        # CVXPY's deepcopy stores a bound method in the instance, which a copy must not inherit.
         return {key: value for key, value in self.__dict__.items() if key != "__deepcopy__"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -289,7 +289,7 @@ def _refuse_attributes(label: str, name: Any, attributes: dict[str, Any]) -> Non
 
 
 def _restricted(support: Any, attributes: dict[str, Any], labels: Any) -> Support:
-    """The support within the sign and bounds that CVXPY is told about."""
+    """The support, restricted to the sign and the bounds among the attributes."""
     support = Everywhere() if support is None else support
     if not isinstance(support, Support):
         raise ValueError(
@@ -314,13 +314,16 @@ def _restricted(support: Any, attributes: dict[str, Any], labels: Any) -> Suppor
 def _refuse_samples(
     samples: np.ndarray, support: Support, attributes: dict[str, Any], sparse_idx: Any, label: str
 ) -> None:
-    """Refuse samples outside the support, or against what CVXPY is told about the parameter."""
+    """Raise a ValueError for samples that contradict the support or an attribute."""
+    pattern = np.zeros(samples.shape[1:], dtype=bool)
+    if attributes.get("sparsity"):
+        pattern[tuple(map(np.asarray, sparse_idx))] = True
     checks = {
         "pos": lambda rows: rows > 0,
         "neg": lambda rows: rows < 0,
         "symmetric": _symmetric,
         "diag": lambda rows: (rows == 0) | np.eye(rows.shape[-1], dtype=bool),
-        "sparsity": lambda rows: (rows == 0) | _pattern(rows.shape[1:], sparse_idx),
+        "sparsity": lambda rows: (rows == 0) | pattern,
         "PSD": lambda rows: _symmetric(rows) & _semidefinite(rows),
         "NSD": lambda rows: _symmetric(rows) & _semidefinite(-rows),
     }
@@ -351,15 +354,9 @@ def _symmetric(rows: np.ndarray) -> np.ndarray:
 
 
 def _semidefinite(rows: np.ndarray) -> np.ndarray:
-    """The samples whose smallest eigenvalue is at least -1e-8 of their largest entry."""
+    """The mask of matrices whose smallest eigenvalue is at least -1e-8 of the largest entry."""
     if rows.shape[-1] > SPECTRAL_LIMIT:
         return np.ones_like(rows, dtype=bool)
     smallest = np.linalg.eigvalsh(rows)[..., :1, None]
     size = np.abs(rows).max(axis=(-2, -1), keepdims=True)
     return np.broadcast_to(smallest >= -1e-8 * size, rows.shape)
-
-
-def _pattern(shape: tuple[int, ...], indices: Any) -> np.ndarray:
-    mask = np.zeros(shape, dtype=bool)
-    mask[tuple(map(np.asarray, indices))] = True
-    return mask

@@ -1,17 +1,15 @@
-"""Samples: from arrays, frames, memory maps and Dask arrays, with their weights.
+"""Samples from arrays, frames, memory maps and Dask arrays; labels; the share of each sample.
 
-Labels match labels: where two sides have some, entries are brought into one order by them, and what
-does not match is refused. Where one side has none, or but the numbers 0, 1, ... in their order,
-entries are taken by position; the same numbers in another order are labels. Frames of pandas,
-polars and others are known by what they offer, `columns` and `to_numpy`, series by their `index`:
-none of these packages is imported.
+Two sides that both have labels are matched by them, and unmatched labels raise an error. Where one
+side has no labels, or the labels 0, 1, ... in this order, entries are matched by position; the same
+numbers in another order count as labels. Frames of pandas, polars and others are recognized by the
+attributes `columns` and `to_numpy`, series by `index`: none of these packages is imported.
 
-On this machine a Dask array becomes a memory map, written block by block: everything that reads the
-samples in blocks works on it as on an array. Where a Dask client is active its blocks stay on the
-workers as well, and sums over them are computed there.
+A Dask array becomes a memory map, written block by block, so that the samples are an array for all
+other code. Where a Dask client is active the blocks stay on its workers too, which compute sums.
 
-The reference distribution is sum_k p_k delta_{xi_k}. Whatever averages over samples asks these
-shares for it; where all p_k are 1/N they give plain means.
+The reference distribution is sum_k p_k delta_{xi_k}. All averages over samples are computed by
+`SampleShares`; where all p_k are 1/N they are plain means.
 """
 
 from __future__ import annotations
@@ -34,21 +32,21 @@ from wdro_model.checks import real_array
 from wdro_model.errors import nearest
 
 LISTED_NAMES = 6
-"""Labels that a message lists; the others are dots."""
+"""Labels that a message lists; dots replace the others."""
 
 
 @runtime_checkable
 class NamesCoordinates(Protocol):
-    """A feasible set, as far as labels go."""
+    """An object with labelled coordinates, such as a feasible set."""
 
     names: tuple[Any, ...] | None
-    """The label of each coordinate; None where there are none."""
+    """The label of each coordinate; None if they have none."""
     coordinates: Mapping[Any, int]
     """The coordinate of each label, and of its other spellings."""
 
 
 def is_frame(given: Any) -> bool:
-    """True for a frame, with columns and rows, and for a dictionary of columns."""
+    """True for a frame and for a dictionary of columns."""
     return isinstance(given, Mapping) or (hasattr(given, "columns") and hasattr(given, "to_numpy"))
 
 
@@ -58,9 +56,10 @@ def column_names(
     known: NamesCoordinates | tuple[Any, ...] | None = None,
     numbered: bool = False,
 ) -> tuple[Any, ...] | None:
-    """The names of the columns; None if it is no frame, or they are 0, 1, ... and not `numbered`.
+    """The names of the columns of a frame; None for anything else.
 
-    known: labels that are expected; columns of several levels are read as tuples where these are.
+    known: the expected labels; columns of several levels are tuples if these are tuples.
+    numbered: False to return None also for the names 0, 1, ...
     """
     if not is_frame(given):
         return None
@@ -85,7 +84,7 @@ def column_names(
 
 
 def as_labels(given: Any, what: str) -> tuple[Any, ...]:
-    """The labels that a user gives as a list, or as a set whose coordinates have names."""
+    """The labels in a list, or of the coordinates of a set."""
     if isinstance(given, NamesCoordinates):
         if given.names is None:
             raise ValueError(f"labels= of {what} is {given!r}, which has no labels; give a list.")
@@ -100,7 +99,7 @@ def as_labels(given: Any, what: str) -> tuple[Any, ...]:
 def frame_numbers(
     given: Any, columns: tuple[Any, ...] | None, what: str, known: Any = None
 ) -> np.ndarray:
-    """The numbers of a frame, (N, columns), in the order of known columns where it has names."""
+    """The numbers of a frame, (N, columns), in the order of `columns` if that is known."""
     names = column_names(given, what, columns if known is None else known, numbered=True)
     order = label_order(names, columns, what, "column")
     array = _stacked(given, what) if isinstance(given, Mapping) else given.to_numpy()
@@ -110,7 +109,7 @@ def frame_numbers(
 
 
 def _stacked(columns: Mapping[Any, Any], what: str) -> np.ndarray:
-    """The columns of a dictionary side by side, their rows paired by their labels."""
+    """The columns of a dictionary side by side; rows of series are paired by their labels."""
     arrays = [np.asarray(column) for column in columns.values()]
     if any(array.ndim != 1 or array.shape != arrays[0].shape for array in arrays):
         shapes = ", ".join(str(array.shape) for array in arrays[:LISTED_NAMES])
@@ -120,7 +119,7 @@ def _stacked(columns: Mapping[Any, Any], what: str) -> np.ndarray:
 
 
 def _numbers(column: np.ndarray, name: Any, what: str) -> np.ndarray:
-    """A column as floats; an error that names it where it holds anything else."""
+    """A column as floats; ValueError that names the column if it has other values."""
     for k, value in enumerate(column):
         if not isinstance(value, Real | np.bool_):
             raise ValueError(
@@ -130,9 +129,9 @@ def _numbers(column: np.ndarray, name: Any, what: str) -> np.ndarray:
     return column.astype(float)
 
 
-# ------------------------------------------------------------------ one order for two sides
+# ------------------------------------------------------------------ order by labels
 def labels_of(given: Any) -> tuple[Any, ...] | None:
-    """The labels of a series, of a frame's rows or of a dictionary; None of anything else."""
+    """The labels of a series, of the rows of a frame or of a dictionary; None for others."""
     if isinstance(given, Mapping):
         return tuple(given)
     return None if index_of(given) is None else tuple(given.index)
@@ -144,7 +143,7 @@ def is_numbering(labels: Sequence[Any]) -> bool:
 
 
 def in_order(given: Any, labels: Sequence[Any] | None, what: str) -> Any:
-    """The entries of a series or dictionary in the order of the labels; anything else as it is."""
+    """The entries of a series or dictionary in the order of the labels; others unchanged."""
     values = list(given.values()) if isinstance(given, Mapping) else given
     return reordered(values, labels_of(given), labels, what)
 
@@ -152,7 +151,7 @@ def in_order(given: Any, labels: Sequence[Any] | None, what: str) -> Any:
 def reordered(
     values: Any, own: Sequence[Any] | None, labels: Sequence[Any] | None, what: str
 ) -> Any:
-    """Values with labels of their own in the order of others."""
+    """Values whose labels are `own`, in the order of `labels`."""
     order = label_order(own, labels, what)
     return values if order is None else np.asarray(values)[order]
 
@@ -160,7 +159,10 @@ def reordered(
 def label_order(
     own: Sequence[Any] | None, labels: Sequence[Any] | None, what: str, thing: str = "entry"
 ) -> list[int] | None:
-    """The position of each label among one's own; None where either side has none."""
+    """The position in `own` of each label; None where entries are matched by position.
+
+    thing: the word for an entry in messages.
+    """
     if own is None or (labels is not None and len(labels) == len(own) and own == labels):
         return None
     if labels is None or is_numbering(labels) or is_numbering(own):
@@ -194,9 +196,10 @@ def index_of(given: Any) -> Any:
 
 
 def row_orders(names: Sequence[str], indices: Sequence[Any]) -> list[np.ndarray | None]:
-    """The orders that bring rows with labels into that of the first that have some.
+    """For each table, the order of its rows that pairs them with the first labelled table.
 
-    names: of the data, for messages. indices: of pandas, one for each; None for no labels.
+    None for rows that are in order already. names: of the tables, for messages. indices: the
+    pandas index of each table; None for a table without labels.
     """
     orders: list[np.ndarray | None] = [None] * len(indices)
     labelled = [k for k, index in enumerate(indices) if index is not None]
@@ -205,10 +208,10 @@ def row_orders(names: Sequence[str], indices: Sequence[Any]) -> list[np.ndarray 
         if own is first or own.equals(first):
             continue
         what = f"the rows of {names[k]}, paired with those of {names[labelled[0]]},"
-        known, own_ones = set(first), set(own)
-        if own_ones != known:
+        known, given = set(first), set(own)
+        if given != known:
             others = [label for label in own if label not in known]
-            missing = [label for label in first if label not in own_ones]
+            missing = [label for label in first if label not in given]
             raise ValueError(
                 f"{what} have the labels {listed(others)} in place of {listed(missing)}; select "
                 "rows by .reindex(...), or pass .to_numpy() to pair them by position."
@@ -230,26 +233,27 @@ def _refuse_twice(labels: Sequence[Any], what: str) -> None:
 
 
 def listed(names: Sequence[Any]) -> str:
+    """The first names, for a message."""
     shown = ", ".join(map(repr, names[:LISTED_NAMES]))
     return f"{shown}, ..." if len(names) > LISTED_NAMES else shown
 
 
 def in_row_order(given: Any, index: Any, what: str) -> Any:
-    """The entries of a series in the order of rows with this index; anything else as it is."""
+    """The entries of a series in the order of rows with this index; others unchanged."""
     _, order = row_orders(["the samples", what], [index, index_of(given)])
     return given if order is None else np.asarray(given)[order]
 
 
-# ------------------------------------------------------------------ arrays as they are taken in
+# ------------------------------------------------------------------ arrays of the user
 CHUNK_ENTRIES = 1 << 18
-"""Numbers that a check looks at in one go, so that it needs no copy of the data."""
+"""Numbers in a block of a check, whose temporary arrays stay small for any data."""
 
 
 def as_scenarios(given: Any, shape: tuple[int, ...], what: str, own: bool = False) -> np.ndarray:
     """Finite float64 C-contiguous scenarios (B, *shape), B >= 1, without a copy where possible.
 
     For a scalar (B, 1) is read as (B,), for shape (1,) the other way round.
-    own: copy what somebody else may write into.
+    own: True to copy arrays that the user may write into.
     """
     array = read = _as_numbers(given, what)
     if array.ndim >= 1 and {array.shape[1:], shape} == {(), (1,)}:
@@ -284,12 +288,12 @@ def chunks(array: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
 
 
 def one_if_equal(values: np.ndarray) -> float | np.ndarray:
-    """The one number that all entries are, or else the entries."""
+    """The common value of the entries as a number; the array if they differ."""
     return float(values[0]) if np.all(values == values[0]) else values
 
 
 def own_copy(array: np.ndarray) -> np.ndarray:
-    """A copy that nobody writes into; memory maps and arrays that are read-only as they are."""
+    """A read-only copy; memory maps, and arrays that are read-only already, are not copied."""
     owner, frozen = array, not array.flags.writeable
     while isinstance(owner.base, np.ndarray) and not isinstance(owner, np.memmap):
         owner = owner.base
@@ -302,7 +306,7 @@ def own_copy(array: np.ndarray) -> np.ndarray:
 
 
 def own_scenarios(given: Any) -> Any:
-    """Scenarios of a user, in any form, with copies of the arrays and frames among them."""
+    """Scenarios of the user, in any form, with copies of their arrays and frames."""
     if isinstance(given, Mapping):
         return {key: own_scenarios(value) for key, value in given.items()}
     if isinstance(given, np.ndarray):
@@ -354,22 +358,19 @@ def first_index(mask: np.ndarray) -> tuple[int, ...]:
     return tuple(int(i) for i in np.unravel_index(int(np.argmax(mask)), np.shape(mask)))
 
 
-# ------------------------------
-# Samples that do not fit into memory: Dask arrays, kept on disk and, where they are, on workers
-
-
+# ------------------------------------------------------------------ Dask arrays
 MOST_ENTRIES = 2**24
-"""A block has at most so many numbers, so that a few of them fit into memory."""
+"""Largest number of entries of a block, of which a few must fit into memory."""
 
 
 def is_dask_array(given: Any) -> bool:
-    """True for a Dask array; without Dask nothing is one."""
+    """True for a Dask array; False while Dask is not imported."""
     module = sys.modules.get("dask.array")
     return module is not None and isinstance(given, module.Array)
 
 
 def on_disk(given: Any) -> np.ndarray:
-    """A Dask array as a memory map of a file that is gone when nobody uses it."""
+    """A Dask array as a memory map of a temporary file, deleted when the map is."""
     if any(math.isnan(n) for n in given.shape):
         raise ValueError(
             f"samples have the unknown shape {given.shape}; call compute_chunk_sizes() first."
@@ -384,14 +385,14 @@ def on_disk(given: Any) -> np.ndarray:
             stored[start : start + len(rows)] = rows
             start += len(rows)
         stored.flush()
-        # Opened anew, its pages are those of the file, and can be dropped when memory is short.
+        # Pages of a map that is opened for reading can be dropped when memory is short.
         return np.memmap(path, dtype=np.float64, mode="r", shape=given.shape)
     finally:
-        os.unlink(path)  # the map keeps the file until it is gone itself
+        os.unlink(path)  # the file exists as long as the map
 
 
 def in_row_blocks(given: Any) -> Any:
-    """The Dask array in blocks of whole rows, none too large."""
+    """The Dask array in blocks of whole rows, of at most MOST_ENTRIES numbers."""
     rows = max(1, MOST_ENTRIES // max(1, math.prod(given.shape[1:])))
     whole = given.rechunk(dict.fromkeys(range(1, given.ndim), -1))
     return whole.rechunk({0: rows}) if max(whole.chunks[0]) > rows else whole
@@ -408,25 +409,22 @@ def active_client() -> Any | None:
         return None
 
 
-# ------------------------------
-# What each sample counts: averages over the samples, of numbers and of CVXPY expressions
-
-
+# ------------------------------------------------------------------ shares of the samples
 SUM_TOLERANCE = 1e-8
-"""Distance of the sum of probabilities from one; larger ones are mistakes, not rounding."""
+"""Distance of the sum of probabilities from 1 up to which it is rounding; else an error."""
 
 
 @dataclass(frozen=True, eq=False)
 class SampleShares:
-    """The shares of n samples in an average: 1/N of each, or their probabilities.
+    """The shares of n samples in an average over N samples: 1/N each, or their probabilities.
 
-    Those of all samples add up to one, those of a part of them to its probability.
+    The shares of all samples add up to one, those of a part to its probability.
     """
 
     count: int
-    """n."""
+    """n, the number of these samples."""
     divisor: int
-    """N."""
+    """N, the number of all samples."""
     probabilities: np.ndarray | None = None
     """(n,); None where all shares are 1/N."""
 
@@ -449,12 +447,12 @@ class SampleShares:
 
     @property
     def square(self) -> float:
-        """sum_k p_k^2, by which variances of independent terms add up to that of their average."""
+        """sum_k p_k^2: the variance of an average of independent terms of variance 1."""
         return float(self.array @ self.array)
 
     @property
     def effective_size(self) -> float:
-        """The number of equal shares of the same sum of squares: N where all are equal."""
+        """1 / sum_k p_k^2, the number of equal shares with this sum of squares; N if equal."""
         return float(self.divisor) if self.probabilities is None else 1.0 / self.square
 
     def total(self, values: np.ndarray) -> Any:
@@ -472,11 +470,11 @@ class SampleShares:
         return values * self.array.reshape(-1, *([1] * (np.ndim(values) - 1)))
 
     def multiple(self, values: np.ndarray) -> np.ndarray:
-        """N p_k values_k for values (n, ...): themselves where all shares are 1/N."""
+        """N p_k values_k for values (n, ...): the values where all shares are 1/N."""
         return values if self.probabilities is None else self.divisor * self.times(values)
 
     def expression(self, values: Any) -> Any:
-        """sum_k p_k values_k of a CVXPY vector (n,), or of one number that all samples share."""
+        """sum_k p_k values_k for a CVXPY vector (n,), or for one value of all samples."""
         if values.size != self.count:
             return self.mass * cp.sum(values)
         if self.probabilities is None:
@@ -484,18 +482,18 @@ class SampleShares:
         return self.probabilities @ (values if values.ndim == 1 else cp.vec(values, order="C"))
 
     def repeat(self, times: int) -> SampleShares:
-        """The shares of values of which each sample has several, one after the other."""
-        whole = None if self.probabilities is None else np.repeat(self.probabilities, times)
-        return SampleShares(self.count * times, self.divisor, whole)
+        """The shares where each sample occurs `times` times in a row."""
+        repeated = None if self.probabilities is None else np.repeat(self.probabilities, times)
+        return SampleShares(self.count * times, self.divisor, repeated)
 
     def normalized(self) -> SampleShares:
-        """The shares of the same samples in averages over them alone: they add up to one."""
+        """The shares of the same samples in averages over them alone, which add up to one."""
         if self.probabilities is None:
             return SampleShares.full(self.count)
         return SampleShares.full(self.count, self.probabilities / self.probabilities.sum())
 
     def subset(self, index: Any) -> SampleShares:
-        """The shares of some of the samples, which add up to their probability."""
+        """The shares of the samples with these indices, which add up to their probability."""
         if self.probabilities is not None:
             part = self.probabilities[index]
             return SampleShares(len(part), self.divisor, part)
@@ -504,7 +502,7 @@ class SampleShares:
 
 
 def as_probabilities(given: Any, size: int, what: str) -> np.ndarray:
-    """Probabilities (size,) that add up to one, from what a user gives; read-only."""
+    """The given probabilities as a read-only array (size,), checked to add up to one."""
     given = np.ravel(given) if np.shape(given) == (size, 1) else given
     hint = "leave that sample out, or give it 0"
     array = real_array(what, given, (size,), hint=f"one for each of the {size} samples; {hint}")
@@ -521,7 +519,7 @@ def as_probabilities(given: Any, size: int, what: str) -> np.ndarray:
 
 
 def unless_equal(probabilities: np.ndarray | None) -> np.ndarray | None:
-    """None for probabilities that are all the same: averages are then plain means."""
+    """The probabilities; None if they are all equal, so that averages are plain means."""
     if probabilities is None or np.ptp(probabilities) <= 1e-13 * probabilities.max():
         return None
     return probabilities

@@ -15,14 +15,14 @@ from wdro_model.uncertainty.samples import one_if_equal
 
 @dataclass(frozen=True)
 class Tolerances:
-    """Limits of draws that are repeated until they fall into the support."""
+    """Limits of draws that are repeated until they lie in the support."""
 
     redraw_rounds: int = 8
-    """Rounds of redrawing entries outside a box; the inverse cdf, ten times slower, ends it."""
+    """Rounds of redrawing entries outside a box; then the inverse cdf, ten times slower."""
     most_proposals: int = 10_000
     """Proposals per point on a support that is sampled by rejection; a tenth if none succeeds."""
     proposed_entries: int = 1 << 18
-    """Numbers that one round of repeated proposals may hold, about."""
+    """Numbers in one round of repeated proposals, about: it bounds the memory."""
 
 
 TOLERANCES = Tolerances()
@@ -40,9 +40,9 @@ class Truncation(NamedTuple):
 class GaussianSampler:
     """Truncated Gaussian draws on the joint support.
 
-    A box is drawn coordinate by coordinate, exactly also where the center lies many sigma outside
-    of it; a support that couples its entries is drawn by rejection, parameter by parameter.
-    frozen: coordinates (d,) that stay at the center; None for none.
+    Draws in a box are exact, coordinate by coordinate, also where the center lies many sigma
+    outside of it. Supports that couple entries are sampled by rejection, parameter by parameter.
+    frozen: mask (d,) of the coordinates that stay at the center; None for none.
     """
 
     def __init__(self, joint: JointSamples, frozen: np.ndarray | None = None) -> None:
@@ -60,7 +60,6 @@ class GaussianSampler:
             if box is not None:
                 lower[where], upper[where] = map(np.ravel, box)
         lower[held], upper[held] = -np.inf, np.inf
-        # Bounds that are the same for all coordinates are single numbers.
         self._lower, self._upper = one_if_equal(lower), one_if_equal(upper)
 
     def draw(self, centers: np.ndarray, sigma: Any, rng: np.random.Generator) -> np.ndarray:
@@ -97,8 +96,8 @@ class GaussianSampler:
     ) -> None:
         """Replace the entries outside the box by draws of the same Gaussian inside it.
 
-        A rejected entry is redrawn from the same law whatever was rejected before, so that the
-        rounds may end at any time and the inverse cdf finish the rest: the draws stay exact.
+        Each entry is redrawn independently of its rejected draws. The rounds may therefore stop at
+        any time and the inverse cdf draw the remaining entries: the draws stay exact.
         """
         outside = np.zeros(1, dtype=bool)
         if np.any(self._lower > -np.inf):
@@ -123,7 +122,7 @@ class GaussianSampler:
         entries[pending] = inverse_cdf(law, rng.random(pending.size))
 
     def _law(self, entries: np.ndarray, centers: np.ndarray, sigma: np.ndarray) -> Truncation:
-        """The truncated Gaussian of each of these entries, given by their index in (B, d)."""
+        """The truncated Gaussian of each of these entries, flat indices into (B, d)."""
         sides: tuple[Any, ...] = (sigma, self._lower, self._upper)
         center = centers.reshape(-1)[entries]
         if not any(map(np.ndim, sides)):
@@ -140,7 +139,7 @@ class GaussianSampler:
         sigma: np.ndarray,
         rng: np.random.Generator,
     ) -> None:
-        """Redraw the block of a parameter, where it left its support, until it lies inside."""
+        """Redraw the points of a parameter that lie outside its support until they lie inside."""
         moving = np.arange(where.start, where.stop)
         if self.frozen is not None:
             moving = moving[~self.frozen[where]]
@@ -179,11 +178,11 @@ class GaussianSampler:
 def inverse_cdf(law: Truncation, uniform: np.ndarray) -> np.ndarray:
     """Quantiles of a truncated Gaussian, accurate however far the interval is from the center.
 
-    The interval is mirrored so that most of it lies left of the center; `near` is then its end
-    closest to the center's right, at which the cdf is largest, and with Phi the normal cdf
+    The interval is mirrored so that most of it lies left of the center; `near` is then its right
+    end, where the cdf is largest, `far` its left end, and with Phi the normal cdf
         x = Phi^-1( Phi(near) - u (Phi(near) - Phi(far)) ),   all in logarithms.
-    Far in the tail, or in an interval so short that the density is exponential on it, the distance
-    from `near` is drawn as a truncated exponential variable of rate |near|.
+    Far in the tail, and on an interval so short that the density is nearly exponential, the
+    distance from `near` is a truncated exponential variable of rate |near|.
     """
     center, sigma, lower, upper = np.broadcast_arrays(*law)
     with np.errstate(over="ignore"):

@@ -1,8 +1,8 @@
 """Supports: the set Xi in which the uncertain data may lie.
 
-A support with coordinate structure (`Everywhere`, `Box`, `Nonnegative`) bounds each entry on its
-own and is sampled exactly; `Polyhedron` and `Where` couple entries and are sampled by rejection.
-Membership allows for rounding: a point may pass a bound b by 1e-9 max(1, |b|).
+`Everywhere`, `Box` and `Nonnegative` bound each entry on its own and are sampled exactly;
+`Polyhedron` and `Where` couple entries and are sampled by rejection. Membership allows for
+rounding: a point may exceed a bound b by 1e-9 max(1, |b|).
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ class Support(ABC):
         """The part of the support whose entries also lie between `lower` and `upper`."""
 
     def in_order(self, labels: Sequence[Any] | None) -> Support:
-        """The support of entries with these labels, where it was given with labels of its own."""
+        """The support with its entries in the order of these labels, if it has labels too."""
         return self
 
     def scaled(self, factor: float) -> Support | None:
-        """The support times factor > 0; None where it is not known how."""
+        """The support times factor > 0; None if this is not known."""
         return None
 
     def why_outside(self, point: Array) -> str:
@@ -81,7 +81,7 @@ class Support(ABC):
 
 
 def slack(bound: Array, sign: float) -> Array:
-    """The bound moved outwards by the tolerance; infinite bounds stay."""
+    """The bound moved outwards by the tolerance: up for sign 1, down for -1."""
     return bound + sign * TOLERANCE * np.maximum(1.0, np.abs(bound))
 
 
@@ -211,7 +211,7 @@ class Box(_Coordinatewise):
     lower: Any = -np.inf
     upper: Any = np.inf
     _labels: Any = field(default=(), init=False, repr=False)
-    """The labels that each side was given with; None for none."""
+    """The labels of the lower and of the upper bounds, as given; None for bounds without."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_labels", (labels_of(self.lower), labels_of(self.upper)))
@@ -232,7 +232,7 @@ class Box(_Coordinatewise):
 
 
 def _bound(given: Any, side: str, forbidden: float) -> Array:
-    """A read-only copy of a bound as the user gives it."""
+    """A bound of the user as a read-only array, without NaN and the forbidden infinity."""
     given = list(given.values()) if isinstance(given, Mapping) else given
     name, hint = f"{side} bound of a Box", f"{-forbidden} leaves that side of an entry open"
     array = real_array(name, given, finite=False, hint=hint)
@@ -271,7 +271,7 @@ class Polyhedron(Support):
     A: Any
     b: Any
     _columns: Any = field(default=None, init=False, repr=False)
-    """The labels of the columns of A, where it was given as a frame."""
+    """The labels of the columns of A; None if A was no frame."""
 
     def __post_init__(self) -> None:
         object.__setattr__(
@@ -306,7 +306,7 @@ class Polyhedron(Support):
         return np.all(products <= slack(self.b, 1.0), axis=1)
 
     def bounds(self, shape: Shape) -> tuple[Array, Array] | None:
-        """Bounds of each entry where every inequality sees one entry; None for other polyhedra."""
+        """Bounds of each entry if every inequality has one nonzero coefficient; None otherwise."""
         rows = sparse.csr_array(self.A)
         rows.eliminate_zeros()
         if not np.all(np.diff(rows.indptr) == 1):
@@ -358,7 +358,7 @@ class Polyhedron(Support):
 
 @dataclass(frozen=True, eq=False)
 class Where(Support):
-    """The points a predicate accepts: `predicate(points (B, *shape)) -> booleans (B,)`.
+    """The points that a predicate accepts: `predicate(points (B, *shape)) -> booleans (B,)`.
 
     Examples
     --------
@@ -394,7 +394,7 @@ class Where(Support):
         return None
 
     def validate(self, shape: Shape) -> None:
-        """Nothing is known before a point is tried."""
+        """Check nothing: a predicate is known only at points."""
 
     def restrict(self, lower: Any, upper: Any) -> Where:
         return Where(partial(_in_both, self, Box(lower, upper)))

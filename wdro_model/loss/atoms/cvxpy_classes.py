@@ -1,8 +1,8 @@
 """CVXPY's atom classes, taken from its public constructors.
 
-Several atoms became functions or changed class names between CVXPY versions; what a constructor
-returns is the one thing that stays. `family` climbs from a variant (PowerApprox) to the class that
-declares the atom (Power), so that one rule serves them all.
+Class names change between CVXPY versions, and some atoms became functions. The constructors stay:
+each class here is the type of what a constructor returns. `family` goes from a variant
+(PowerApprox) to the class that declares the atom (Power), so that one rule serves all variants.
 """
 
 from __future__ import annotations

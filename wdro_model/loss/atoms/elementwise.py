@@ -1,7 +1,7 @@
 """Atoms that act entry by entry, powers among them.
 
-Where a slope is infinite at the edge of a domain (log, entr, a root at 0) the floor `TINY` stands
-for 0: values and slopes stay finite, and their products with 0 are 0, as in the limit. Entries
+Where a slope is infinite at the boundary of a domain (log, entr, a root at 0), 0 is replaced by
+`TINY`: values and slopes stay finite, and their products with 0 are 0, as in the limit. Entries
 that are negative by rounding count as 0; entries outside the domain give NaN, as in CVXPY.
 """
 
@@ -39,7 +39,7 @@ Map = Callable[..., Any]
 
 
 def floored(v: Any) -> Any:
-    """v with TINY for entries that are zero, or negative by rounding; NaN outside the domain."""
+    """v with TINY in place of 0 and of negative rounding; NaN outside the domain."""
     base = np.maximum(v, TINY)
     if np.min(v, initial=0.0) < -NEGATIVE_ROUNDING:
         base = np.where(np.less(v, -NEGATIVE_ROUNDING), np.nan, base)
@@ -114,7 +114,7 @@ class Logistic(AtomFacts):
     """log(1 + e^v)."""
 
     def rule(self, _atom: Any, v: Any) -> tuple[Any, ...]:
-        """log(1 + e^v) and e^v / (1 + e^v), from e^-|v| alone: neither overflows."""
+        """log(1 + e^v) and its slope e^v / (1 + e^v), from e^-|v|: neither overflows."""
         e = np.exp(-np.abs(v))
         return np.maximum(v, 0) + np.log1p(e), lambda g: g * (np.where(v > 0, 1.0, e) / (1 + e))
 
@@ -127,7 +127,6 @@ class Huber(AtomFacts):
     """v^2 up to the threshold M, then 2 M |v| - M^2."""
 
     def rule(self, atom: Any, v: Any) -> tuple[Any, ...]:
-        """v^2 up to the threshold M, then 2 M |v| - M^2."""
         threshold = float(atom.M.value)
         inner = np.clip(v, -threshold, threshold)
         return inner * (2 * v - inner), lambda g: (2 * g) * inner
@@ -182,7 +181,7 @@ def _(_atom: Any, x: Any, y: Any) -> tuple[Any, ...]:
 
 @declare(atoms.XEXP)
 class ProductWithExponential(AtomFacts):
-    """v e^v, which is convex on half of the line and defined on all of it."""
+    """v e^v, which is defined everywhere, although CVXPY's domain is v >= 0."""
 
     def domain(self, atom: Any) -> list[tuple[Any, float]]:
         return []
@@ -199,9 +198,9 @@ class RelativeEntropy(AtomFacts):
 # ------------------------------------------------------------------ powers
 @declare(POWER)
 class PowerFacts(AtomFacts):
-    """v^p; CVXPY keeps the exponent outside of the arguments.
+    """v^p; the exponent is no argument of CVXPY's atom.
 
-    One transcendental function serves value and slope: with q = v^(p-1) they are v q and p q.
+    One power q = v^(p-1) gives the value v q and the slope p q.
     """
 
     def reads(self, atom: Any) -> list[Any]:
@@ -231,14 +230,14 @@ class PowerFacts(AtomFacts):
         return int(p) * base
 
     def domain(self, atom: Any) -> list[tuple[Any, float]]:
-        """Integer powers are polynomials, whatever CVXPY says of their convexity."""
+        """The domain v >= 0; none for natural powers, which are polynomials."""
         p = atom.p.value
         if p is None or (p >= 0 and float(p) == int(p)):
             return []
         return [(atom.args[0], np.inf if p < 0 else 0.0)]
 
     def adjoints(self, atom: Any) -> Adjoints:
-        """The degree is one with the exponent one alone."""
+        """The identity: the degree is one only for the exponent 1."""
         return [lambda g: g]
 
     def square(self, atom: Any) -> tuple[Any, Any] | None:
@@ -259,18 +258,18 @@ def fixed_power(p: float) -> Callable[[Any], tuple[Any, Any]]:
         return lambda v: (v, lambda g: g)
     if p == 2:
         return lambda v: (v * v, lambda g: (2 * g) * v)
-    if p == int(p) and p > 0:
-        return lambda v: _integer(v, int(p))
-    return lambda v: _real(v, p)
+    if p != int(p) or p < 0:
+        return lambda v: _real(v, p)
 
+    def natural(v: Any) -> tuple[Any, Any]:
+        q = repeated_product(v, int(p) - 1)
+        return v * q, lambda g: (p * g) * q
 
-def _integer(v: Any, p: int) -> tuple[Any, Any]:
-    q = repeated_product(v, p - 1)
-    return v * q, lambda g: (p * g) * q
+    return natural
 
 
 def repeated_product(v: Any, k: int) -> Any:
-    """v^k for an integer k >= 1, by squaring: a few products instead of a logarithm."""
+    """v^k for an integer k >= 1, by repeated squaring."""
     if k == 1:
         return v
     half = repeated_product(v, k // 2)
@@ -278,7 +277,7 @@ def repeated_product(v: Any, k: int) -> Any:
 
 
 def _real(v: Any, p: float) -> tuple[Any, Any]:
-    """Domain v >= 0 (negative v too where p is an integer); at 0 the floor TINY stands for it."""
+    """v^p and its pullback for v >= 0, and v < 0 if p is an integer; TINY replaces 0."""
     base = np.where(np.equal(v, 0), TINY, v) if p == int(p) else floored(v)
     with np.errstate(over="ignore"):
         q = base ** (p - 1)
@@ -287,7 +286,7 @@ def _real(v: Any, p: float) -> tuple[Any, Any]:
 
 
 def _uncertain_power(ndim: int) -> Kernel:
-    """Few logarithms where the base is not batched, one exponential per scenario and entry."""
+    """The kernel of v^p with p in the data: one exponential per scenario and entry."""
 
     def kernel(v: Any, p: Any) -> tuple[Any, ...]:
         exponent = p.reshape(p.shape[:1] + (1,) * ndim)
@@ -297,8 +296,7 @@ def _uncertain_power(ndim: int) -> Kernel:
             y = np.maximum(v, 0.0) * q
 
         def pull_exponent(g: Any) -> Any:
-            gradient = (g * y * log_base).sum(axis=own_axes(ndim))
-            return gradient.reshape(p.shape)
+            return (g * y * log_base).sum(axis=own_axes(ndim)).reshape(p.shape)
 
         return y, lambda g: g * exponent * q, pull_exponent
 

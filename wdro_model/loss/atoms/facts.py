@@ -1,8 +1,8 @@
-"""The facts of atoms, and the register of classes that state them.
+"""The facts of atoms, and the register of the classes that state them.
 
-For each family of atoms one class holds all that the library knows of it: how it is evaluated on a
-batch and pulled back, its degree, its slopes, its affine pieces... It overrides what it knows of
-`AtomFacts`, where everything else is a refusal, and is declared for the atom's classes:
+For each family of atoms one class states what the library knows about it: its values and pullbacks
+on a batch, its degree, its slopes, its affine pieces... The class overrides methods of `AtomFacts`,
+whose own answers mean "not known", and is declared for the classes of the atoms:
 
     @declare(MyAtom)                                # y = sin(v), entry by entry
     class Sine(AtomFacts):
@@ -11,15 +11,15 @@ batch and pulled back, its degree, its slopes, its affine pieces... It overrides
         def rule(self, atom, v):
             return np.sin(v), lambda g: g * np.cos(v)
 
-What a family does not say, it inherits from what is known of the atom's own bases. `rule` declares
-the rule alone, as a function:
+Facts that it does not override are inherited from the base classes of the atom. `rule` declares the
+rule alone, as a function:
 
     @rule(MyAtom)
     def _(atom, v):
         return np.sin(v), lambda g: g * np.cos(v)
 
 Another package offers facts by an entry point in the group `wdro_model.rules`, named after the
-atom's class; its module is imported when such an atom turns up and has no rule:
+atom's class; its module is imported when a loss contains such an atom and it has no rule:
 
     [project.entry-points."wdro_model.rules"]
     MyAtom = "my_package.atoms"
@@ -47,7 +47,7 @@ Kernel = Callable[..., tuple[Any, ...]]
 """Values of the operands -> the atom's value, then one pullback per operand."""
 
 Adjoints = Sequence[Callable[[Any], Any]]
-"""For each argument: an adjoint of the atom -> that of the argument, as CVXPY expressions."""
+"""For each argument: adjoint of the atom -> adjoint of the argument, both CVXPY expressions."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Family = TypeVar("Family", bound="type[AtomFacts]")
@@ -84,7 +84,7 @@ Operands = tuple[Operand, ...]
 
 
 class AtomFacts:
-    """The facts of a family of atoms; each answer here is the one where nothing is known.
+    """The facts of a family of atoms; the answers of this base class mean "not known".
 
     Examples
     --------
@@ -110,7 +110,7 @@ class AtomFacts:
     """
 
     is_entrywise = False
-    """True if it acts on the entries of its arguments, broadcast to its shape, one by one."""
+    """True if it is a function of each entry of its arguments, broadcast to its shape."""
     is_homogeneous = False
     """True if h(t a) = t h(a) for t > 0."""
 
@@ -118,17 +118,17 @@ class AtomFacts:
     def rule(self, atom: Any, *values: Any) -> tuple[Any, ...]:
         """The atom's value on a batch, then one pullback per operand.
 
-        A pullback turns the gradient of a number in the atom into that in the operand. A value has
-        the shape of its expression, preceded by the batch axis if the expression depends on an
-        uncertain parameter. Operands of entrywise atoms come with the atom's own shape. A pullback
-        may leave the batch axis on the gradient of an operand that has none: it is summed.
+        A pullback turns the gradient of a number in the atom into its gradient in the operand. A
+        value has the shape of its expression, preceded by the batch axis if the expression depends
+        on an uncertain parameter. Operands of entrywise atoms have the atom's shape. Where an
+        operand has no batch axis and its gradient has one, the gradient is summed over it.
         """
         raise missing_rule(atom)
 
     def kernel(self, atom: Any, operands: Operands) -> Kernel:
         """The rule of one atom, prepared once when the loss is built.
 
-        The place for work that depends on shapes alone, and for refusing an option by raising
+        Work that depends on shapes alone belongs here, and the refusal of an option by a
         MissingRuleError.
         """
         if type(self).rule is AtomFacts.rule:
@@ -159,10 +159,10 @@ class AtomFacts:
         return read
 
     def domain(self, atom: Any) -> list[tuple[Any, float]]:
-        """(argument, limit): what must be nonnegative, and the atom's limit where it goes to 0.
+        """(argument, limit) for each argument that must be nonnegative.
 
-        The limit is inf, -inf, NaN for either, and 0 for any that is finite. By default these are
-        the inequalities of CVXPY's own domain, with a finite limit.
+        limit is that of the atom as the argument goes to 0: inf, -inf, NaN for one of the two, and
+        0 if it is finite. The default is CVXPY's own domain, with finite limits.
         """
         limits = [c for c in atom._domain() if isinstance(c, cp.constraints.Inequality)]
         return [
@@ -172,11 +172,11 @@ class AtomFacts:
 
     # -------------------------------------------------------------- as a function of the data
     def degree(self, atom: Any, degrees: Sequence[float]) -> float:
-        """Polynomial degree in the data, given those of what it reads, one of them nonzero."""
+        """Polynomial degree in the data, from those of what it reads, of which one is nonzero."""
         return math.inf
 
     def adjoints(self, atom: Any) -> Adjoints:
-        """The reverse pass of an atom of degree one; asked for arguments that see the data."""
+        """The reverse pass of an atom of degree one, in the arguments that depend on the data."""
         raise ValueError(
             f"the slope of '{brief(atom)}' in the data is not known; write a product with "
             "cp.multiply or @ on vectors and matrices, and of an atom of your own declare the fact "
@@ -198,22 +198,28 @@ class AtomFacts:
         return atom.copy(list(reads[: len(atom.args)]))
 
     def dependence(self, atom: Any, seen: Any) -> Any | None:
-        """The pattern of what each entry sees, from seen(argument); None for everything."""
+        """The data that each entry depends on: a pattern, from the patterns seen(argument).
+
+        None if each entry may depend on all data of the operands.
+        """
         if self.is_entrywise:
             return sum(seen.spread(a, atom.size) for a in self.operands(atom))
         return None
 
-    # -------------------------------------------------------------- taken apart
+    # -------------------------------------------------------------- parts
     def terms(self, atom: Any, split: Any) -> list[Any] | None:
-        """Expressions whose entries add up to the atom's, by split(argument); None for itself."""
+        """Expressions whose entries add up to those of the atom; None for the atom alone.
+
+        split(argument) gives the terms of an argument.
+        """
         return None
 
     def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
-        """Expressions whose maximum is sign * an entry of the atom, found with `at`: AtomEntry."""
+        """Affine expressions whose maximum is sign * the entry `at` of the atom, an `AtomEntry`."""
         raise NoPieces
 
     def factor(self, atom: Any, number: Callable[[Any], float | None]) -> Any | None:
-        """(c, e) with atom = c e, where number(argument) is the one value of its entries."""
+        """(c, e) with atom = c e; number(argument) is the value of a factor, None for others."""
         return None
 
     def square(self, atom: Any) -> tuple[Any, Any] | None:
@@ -221,25 +227,25 @@ class AtomFacts:
         return None
 
     def same_number(self, atom: Any) -> Any | None:
-        """The argument that an atom of one entry merely repeats."""
+        """The argument, if the atom has the same single entry."""
         return None
 
     # -------------------------------------------------------------- rewritten
     def times(self, atom: Any, factor: float, push: Callable[[Any, float], Any]) -> Any:
-        """factor * atom for a factor > 0, pushed into the arguments by push(argument, factor)."""
+        """factor * atom for a factor > 0; push(argument, factor) gives a scaled argument."""
         if self.is_homogeneous:
             return atom.copy([push(argument, factor) for argument in atom.args])
         return factor * atom
 
     def far(self, atom: Any, arguments: list[Any]) -> Any | None:
-        """The piecewise affine function of the arguments that it approaches; None for itself."""
+        """The piecewise affine function of the arguments that it approaches; None if none."""
         return None
 
 
 _TABLE: dict[type, AtomFacts] = {cp.Expression: AtomFacts()}
 _NEAREST: dict[type, AtomFacts] = {}
 _RULED: set[type] = set()
-"""Atoms with a rule of their own."""
+"""Classes of atoms with a rule of their own, which is not replaced by mistake."""
 
 
 def facts_of(expression: Any) -> AtomFacts:
@@ -255,7 +261,7 @@ def _facts_of_class(cls: type) -> AtomFacts:
 
 
 def declare(*atoms: type) -> Callable[[Family], Family]:
-    """Declare a class of facts for atoms; subclasses inherit it, and it what their bases know.
+    """Declare a class of facts for classes of atoms; their subclasses inherit the facts.
 
     Examples
     --------
@@ -275,9 +281,9 @@ def declare(*atoms: type) -> Callable[[Family], Family]:
             known = _facts_of_class(atom)
             if not isinstance(known, family):
                 known = type(family.__name__, (family, type(known)), _plain_rule(family))()
-            # What the library declares has the rule of its bases, if it has none of its own.
-            own = family.__module__.startswith("wdro_model.")
-            if _has_rule(type(known) if own else family):
+            # A family of the library has the rule of its bases, if it has none of its own.
+            ruled = type(known) if family.__module__.startswith("wdro_model.") else family
+            if ruled.rule is not AtomFacts.rule or ruled.kernel is not AtomFacts.kernel:
                 _RULED.add(atom)
             _TABLE[atom] = known
         _NEAREST.clear()
@@ -286,12 +292,8 @@ def declare(*atoms: type) -> Callable[[Family], Family]:
     return register
 
 
-def _has_rule(family: type[AtomFacts]) -> bool:
-    return family.rule is not AtomFacts.rule or family.kernel is not AtomFacts.kernel
-
-
 def _plain_rule(family: type[AtomFacts]) -> dict[str, Any]:
-    """A plain rule goes before the kernels of the atom's bases."""
+    """The attribute that lets a family's own `rule` override a `kernel` of the atom's bases."""
     for cls in family.__mro__[: family.__mro__.index(AtomFacts)]:
         if "kernel" in vars(cls):
             break
@@ -311,9 +313,9 @@ def rule(
     Parameters
     ----------
     prepared
-        It is `AtomFacts.kernel` instead, (atom, operands) -> a function of the values.
+        True if the function is `AtomFacts.kernel`: (atom, operands) -> a function of the values.
     replace
-        An atom that has a rule of its own gets another.
+        True to replace the rule of an atom that has one of its own.
 
     Examples
     --------
@@ -345,7 +347,7 @@ def rule(
 
 
 def prepare(atom: Any, operands: Operands) -> Kernel:
-    """The kernel of an atom; where it has none, after a look at what other packages offer."""
+    """The kernel of an atom; entry points of other packages are loaded where it has none."""
     try:
         return facts_of(atom).kernel(atom, operands)
     except MissingRuleError:
@@ -399,7 +401,7 @@ def _check_signature(function: Any, prepared: bool) -> None:
     try:
         signature = inspect.signature(function)
     except ValueError:
-        return  # compiled functions need not tell theirs
+        return  # a compiled function may have no signature
     for count in (2,) if prepared else range(2, 10):
         with suppress(TypeError):
             signature.bind(*[None] * count)

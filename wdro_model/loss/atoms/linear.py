@@ -31,7 +31,7 @@ def identity(g: Any) -> Any:
 
 @declare(atoms.AffAtom)
 class Affine(AtomFacts):
-    """Any affine atom, through the sparse matrices that CVXPY builds for it."""
+    """Any affine atom, by the sparse matrices that CVXPY builds for it."""
 
     is_homogeneous = True
 
@@ -40,15 +40,13 @@ class Affine(AtomFacts):
         used = [k for k, m in enumerate(maps) if m is not None]
         shapes = [operand.shape for operand in operands]
 
-        def bind(k: int) -> Callable[[Any], Any]:
-            transposed, shape = maps[k].T.tocsr() if maps[k] is not None else None, shapes[k]
+        def pull(g: Any, transposed: Any, shape: tuple[int, ...]) -> Any:
+            return _unvec(_vec(g, atom.ndim) @ transposed, shape)
 
-            def pull(g: Any) -> Any:
-                return _unvec(_vec(g, atom.ndim) @ transposed, shape)
-
-            return pull
-
-        pulls = tuple(bind(k) for k in range(len(operands)))
+        pulls = tuple(
+            partial(pull, transposed=None if m is None else m.T.tocsr(), shape=shape)
+            for m, shape in zip(maps, shapes)
+        )
 
         def kernel(*values: Any) -> tuple[Any, ...]:
             parts = [_vec(values[k], len(shapes[k])) @ maps[k] for k in used]
@@ -82,7 +80,7 @@ class Affine(AtomFacts):
 def linear_maps(atom: Any) -> list[Any]:
     """Sparse matrices M_k with vec(atom) = sum_k vec(argument_k) M_k, vec in column-major order.
 
-    A constant factor of a product is part of the matrix of the other one; its own entry is None.
+    M_k is None for a constant factor of a product, which is part of the matrix of the other factor.
     """
     fixed = isinstance(atom, atoms.BILINEAR)
     arguments = [
@@ -92,23 +90,19 @@ def linear_maps(atom: Any) -> list[Any]:
     try:
         maps = atom.copy(arguments)._grad(values)
     except Exception as error:
-        # CVXPY raises what it likes here: a refusal of two variables, a missing graph, an assert.
+        # CVXPY raises errors of many types here, for two variables or a missing graph.
         reason = str(error) or type(error).__name__
         raise missing_rule(atom, f", and CVXPY gives no matrix for it ({reason})") from error
     return [
-        None if isinstance(a, cp.Constant) else _as_matrix(m, a.size, atom.size)
+        None
+        if isinstance(a, cp.Constant)
+        else sp.csr_array(m if sp.issparse(m) else np.reshape(m, (a.size, atom.size)), dtype=float)
         for a, m in zip(arguments, maps)
     ]
 
 
-def _as_matrix(m: Any, rows: int, columns: int) -> Any:
-    if sp.issparse(m):
-        return sp.csr_array(m)
-    return sp.csr_array(np.reshape(np.asarray(m, dtype=float), (rows, columns)))
-
-
 def _vec(v: Any, ndim: int) -> Any:
-    """Column-major vectors, after the batch axis if there is one."""
+    """Arrays (..., *shape of `ndim` axes) as column-major vectors (..., size)."""
     v = np.asarray(v)
     lead = v.ndim - ndim
     order = (*range(lead), *range(v.ndim - 1, lead - 1, -1))
@@ -116,6 +110,7 @@ def _vec(v: Any, ndim: int) -> Any:
 
 
 def _unvec(v: Any, shape: tuple[int, ...]) -> Any:
+    """The inverse of `_vec`."""
     lead = v.ndim - 1
     v = v.reshape(v.shape[:lead] + shape[::-1])
     return v.transpose((*range(lead), *range(v.ndim - 1, lead - 1, -1)))
@@ -145,7 +140,7 @@ class Addition(AtomFacts):
 
 @declare(atoms.ADD, atoms.PROMOTE, atoms.BROADCAST)
 class Broadcast(AtomFacts):
-    """Arguments that are broadcast count as often as they are used."""
+    """Atoms that repeat entries of smaller arguments, which are counted as often in a sum."""
 
     def terms(self, atom: Any, split: Any) -> list[Any] | None:
         return [
@@ -179,7 +174,7 @@ class Negation(AtomFacts):
 
 @declare(atoms.PROMOTE, atoms.BROADCAST)
 class Stretching(AtomFacts):
-    """The entries of an argument, several times each."""
+    """Each entry of an argument, several times."""
 
     def kernel(self, atom: Any, operands: Operands) -> Kernel:
         shape, source = atom.shape, operands[0].shape
@@ -210,7 +205,7 @@ class Stretching(AtomFacts):
     atoms.SUM,
 )
 class SameTotal(AtomFacts):
-    """Sums over axes and rearrangements: all entries together add up to those of the arguments."""
+    """Sums over axes and rearrangements, which keep the sum of all entries."""
 
     def terms(self, atom: Any, split: Any) -> list[Any] | None:
         return [term for argument in atom.args for term in split(argument)]
@@ -218,7 +213,7 @@ class SameTotal(AtomFacts):
 
 @declare(atoms.WRAP, atoms.RESHAPE, atoms.SUM, *INDICES, atoms.PROMOTE)
 class MaybeSame(AtomFacts):
-    """Atoms that leave a single number what it is."""
+    """Atoms that return an argument of one entry with its value unchanged."""
 
     def same_number(self, atom: Any) -> Any | None:
         return atom.args[0] if atom.args[0].size == 1 else None
@@ -231,7 +226,7 @@ class MaybeSame(AtomFacts):
 
 @declare(atoms.RESHAPE, atoms.TRANSPOSE, *INDICES, atoms.PROMOTE, atoms.BROADCAST)
 class Rearranged(AtomFacts):
-    """Entries of one argument in another order, some of them, or several times."""
+    """Atoms whose entries are entries of one argument."""
 
     def pieces(self, atom: Any, sign: int, at: Any) -> list[Any]:
         if at.entry is not None:
@@ -241,7 +236,7 @@ class Rearranged(AtomFacts):
 
 @declare(atoms.WRAP)
 class Wrapping(AtomFacts):
-    """The argument itself, with something said of it."""
+    """psd_wrap: the argument itself, declared PSD."""
 
     def rule(self, _atom: Any, v: Any) -> tuple[Any, ...]:
         return v, identity
@@ -296,10 +291,10 @@ class Transposition(AtomFacts):
 
 @declare(*INDICES, atoms.RESHAPE, atoms.HSTACK, atoms.VSTACK, atoms.CONCATENATE)
 class Copying(AtomFacts):
-    """Entry k of the result is entry source[k] of the operands in a row."""
+    """Atoms that copy entries: entry k is entry source[k] of the concatenated operands."""
 
     def kernel(self, atom: Any, operands: Operands) -> Kernel:
-        """The atom itself, applied to the numbers of the entries, says where each one goes."""
+        """`source` is the value of the atom where each entry of its operands holds its position."""
         ends = np.cumsum([0] + [int(np.prod(operand.shape)) for operand in operands])
         labels = [
             np.arange(start, end).reshape(operand.shape)
@@ -332,7 +327,7 @@ class Copying(AtomFacts):
 
 
 def _selection(source: np.ndarray, size: int) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """Taking the entries `source` of rows of length `size`, and its transpose."""
+    """(take, put): the selection of the entries `source` of rows (..., size), and its adjoint."""
     if np.array_equal(source, np.arange(size)):
         return identity, identity
     is_unique, entries = len(np.unique(source)) == source.size, np.index_exp[..., source]
@@ -357,7 +352,7 @@ class Indexing(AtomFacts):
 
 
 def _scattered(g: Any, atom: Any) -> Any:
-    """The entries of g where the index took its own from, zeros elsewhere."""
+    """The adjoint of an index: the entries of g in the places they were read from, 0 elsewhere."""
     source = atom.args[0]
     labels = np.arange(source.size).reshape(source.shape)
     taken = np.ravel(atom.numeric([labels])).astype(int)

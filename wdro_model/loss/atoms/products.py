@@ -1,7 +1,7 @@
 """Products: of matrices, entry by entry, quotients and convolutions.
 
-`contraction("zj", "j", "z")` is the function (u, v) -> sum_j u[z, j] v[j]. Letters of both
-operands and of the result are batch letters, letters of both operands alone are summed.
+`contraction("zj", "j", "z")` is the function (u, v) -> sum_j u[z, j] v[j], in the notation of
+einsum; z is the letter of the batch axis.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class MatrixProduct(AtomFacts):
     """a @ b."""
 
     def kernel(self, atom: Any, operands: Operands) -> Kernel:
-        """The contractions of value and pullbacks; z is the batch, summed where one has none."""
+        """Contractions for the value and the pullbacks, which sum over the batch where they can."""
         a, b = operands
         if not (a.shape and b.shape):
             return lambda u, v: (u * v, lambda g: g * v, lambda g: g * u)
@@ -105,7 +105,7 @@ class MatrixProduct(AtomFacts):
         return [lambda g: atoms.MATMUL(g, b.T), lambda g: atoms.MATMUL(a.T, g)]
 
     def dependence(self, atom: Any, seen: Any) -> Any | None:
-        """Entry (i, k) of A B sees row i of A and column k of B, but for zeros of a constant."""
+        """Entry (i, k) of A B depends on row i of A and column k of B, without constant zeros."""
         a, b = atom.args
         if max(a.ndim, b.ndim) > 2 or not (a.shape and b.shape):
             return None
@@ -118,7 +118,7 @@ class MatrixProduct(AtomFacts):
         )
 
     def terms(self, atom: Any, split: Any) -> list[Any] | None:
-        """C v for a certain C: the sum over its rows of C_ij v_j."""
+        """C v for a C without data: the terms sum_i C_ij v_j."""
         a, b = atom.args
         if b.ndim == 1 and split.degrees(a) == 0:
             return [cp.multiply(a if a.ndim == 1 else cp.sum(a, axis=0), b)]
@@ -149,7 +149,7 @@ def _is_sparse(operand: Operand) -> bool:
 
 
 def _support(e: Any, shape: tuple[int, int]) -> Any:
-    """The pattern of entries of an expression that may differ from zero."""
+    """The pattern of the entries that may be nonzero: all but the zeros of a constant."""
     if isinstance(e, cp.Constant):
         value = e.value
         dense = value.toarray() if sp.issparse(value) else np.asarray(value)
@@ -187,10 +187,10 @@ class KroneckerProduct(AtomFacts):
 
 
 def of_order_one(constant: Any, other: Any) -> tuple[Any, float]:
-    """A constant as numbers of order one and the size of them, for a product with another factor.
+    """(constant / size, size), so that the size can be moved into the other factor of a product.
 
-    A large number in front of a maximum is a part of the factor that goes inside: 1e9 max(a, b) in
-    units of 1e9 is max(a, b), not 1e9 max(1e-9 a, 1e-9 b). In affine terms it makes no difference.
+    1e9 max(a, b) divided by 1e9 is then max(a, b), not 1e9 max(1e-9 a, 1e-9 b). The size is 1 where
+    the other factor is affine: there it makes no difference.
     """
     if other.is_affine() or not constant.is_constant() or constant.parameters():
         return constant, 1.0
@@ -208,7 +208,7 @@ def contraction(s: str, t: str, out: str) -> Contraction:
     if len(matrix) == 2 and len(vector) == 1 and out == matrix.replace(vector, ""):
         is_in_order = (vector == matrix[0]) == (vector == s)
         return np.matmul if is_in_order else lambda u, v: v @ u
-    # With a path einsum hands what it can to BLAS.
+    # With a path einsum uses BLAS where it can.
     return lambda u, v: np.einsum(f"{s},{t}->{out}", u, v, optimize=["einsum_path", (0, 1)])
 
 
@@ -227,7 +227,7 @@ class Scaling(AtomFacts):
     is_entrywise = True
 
     def _sides(self, atom: Any, degrees: Any) -> tuple[Any, Any]:
-        """The factor, which should see no data, and what it scales."""
+        """(factor, scaled argument); the factor should not depend on the data."""
         return atom.args if degrees(atom.args[0]) == 0 else atom.args[::-1]
 
     def _scaled(self, factor: Any, other: Any) -> Any:
@@ -237,7 +237,7 @@ class Scaling(AtomFacts):
         return AtomFacts.dependence(self, atom, seen)
 
     def terms(self, atom: Any, split: Any) -> list[Any] | None:
-        """A factor without data: one number for all terms."""
+        """The terms of the scaled argument, for a factor that is one number without data."""
         factor, other = self._sides(atom, split.degrees)
         number = the_number(factor)
         if split.degrees(factor) > 0 or number.size != 1 or other.shape != atom.shape:
@@ -290,7 +290,7 @@ class Quotient(Scaling, Vanishing):
         return [(cp.abs(b), signs[0] * signs[1] * math.inf)]
 
     def adjoints(self, atom: Any) -> Adjoints:
-        """The degree is one only where b sees no data: its adjoint is never asked for."""
+        """The adjoint in a alone: the degree is one only if b does not depend on the data."""
         a, b = atom.args
         return [lambda g: unbroadcast(g / b, a.shape)]
 
@@ -334,6 +334,6 @@ class Convolution(AtomFacts):
 
 
 def shifted(v: Any, count: int) -> Any:
-    """Copies of a vector, each one further behind: entry (k, i) is v[k - i], zero outside."""
+    """The matrix of a convolution with v: entry (k, i) is v[k - i], zero outside."""
     padding = [(0, 0)] * (v.ndim - 1) + [(count - 1, count - 1)]
     return sliding_window_view(np.pad(v, padding), count, axis=-1)[..., ::-1]

@@ -1,7 +1,7 @@
 """Quadratic forms x' P x for any square matrix P, and the base class of the library's own atoms.
 
-Uncertain matrices make up most of the memory that a loss reads: the value reads each of them once
-(P x, kept), the gradient in x once more (P' x), the gradient in the data not at all.
+Reading uncertain matrices from memory takes most of the time: the value reads each of them once
+(P x, which is stored), the gradient in x once more (P' x), the gradient in the data never.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from wdro_model.uncertainty.parameter import UncertainParameter
 
 
 class StructuredAtom(Atom):
-    """An atom of this library: CVXPY reads its curvature, the walk over a loss its facts.
+    """An atom of this library, with curvature for CVXPY and facts for the library.
 
-    CVXPY's solvers do not know it. Its fact `rebuild` may return an expression of CVXPY's own atoms
-    where its new arguments allow it.
+    CVXPY cannot solve for it. Its fact `rebuild` may return an expression of CVXPY's own atoms
+    where the new arguments allow it.
 
     Examples
     --------
@@ -48,7 +48,7 @@ class StructuredAtom(Atom):
 
 @declare(StructuredAtom)
 class Structured(AtomFacts):
-    """Atoms of the library are built anew on other arguments."""
+    """Atoms of this library: the constructor builds them from other arguments."""
 
     def rebuild(self, atom: Any, reads: Sequence[Any]) -> Any:
         return type(atom)(*reads, *(atom.get_data() or ()))
@@ -68,8 +68,8 @@ def quadratic_form(x: Any, P: Any) -> Any:
     x
         A vector, m entries, affine in the variables (and the data).
     P
-        (m, m) array, `cvxpy.Parameter`, `UncertainParameter`, or an expression of them; no symmetry
-        is asked.
+        (m, m) array, `cvxpy.Parameter`, `UncertainParameter`, or an expression of them; P need not
+        be symmetric.
 
     Examples
     --------
@@ -124,7 +124,7 @@ class QuadraticForm(StructuredAtom):
         )
 
     def is_atom_convex(self) -> bool:
-        """True for a matrix known to be PSD: only that makes the atom convex in x."""
+        """True for a P that is known to be PSD: the atom is then convex in x."""
         return bool(self.args[1].is_constant() and self.args[1].is_psd())
 
     def is_atom_concave(self) -> bool:
@@ -170,7 +170,7 @@ class QuadraticFacts(AtomFacts):
         return 2 * degrees[0] + degrees[1]
 
     def adjoints(self, atom: Any) -> Adjoints:
-        """x x' in the matrix; the degree in x is two, so that its adjoint is never asked for."""
+        """x x' in P; no adjoint in x, in which the degree is two."""
         x = atom.args[0]
         return [lambda g: AtomFacts.adjoints(self, atom), lambda g: weighted(g, outer(x, x))]
 
@@ -192,7 +192,7 @@ class QuadraticFacts(AtomFacts):
             return form
 
         def column(x: Any, P: Any) -> tuple[Any, ...]:
-            """CVXPY's quad_form also takes x as a column (m, 1)."""
+            """The form of a column x (m, 1), which CVXPY's quad_form takes too."""
             y, in_x, in_matrix = form(x[..., 0], P)
             return y, lambda g: in_x(g)[..., None], in_matrix
 
@@ -214,7 +214,7 @@ def _certain_matrix(x: Any, P: Any) -> tuple[Any, ...]:
 
 
 def _uncertain_matrix(x: Any, P: Any) -> tuple[Any, ...]:
-    """x of shape (m,); P of shape (B, m, m): two passes over the matrices at most."""
+    """x of shape (m,); P of shape (B, m, m), which value and gradients read at most twice."""
     batch, m, _ = P.shape
     Px = (P.reshape(-1, m) @ x).reshape(batch, m) if P.flags.c_contiguous else P @ x
 

@@ -29,24 +29,24 @@ Axes = tuple[int, ...]
 
 
 class Reduction:
-    """The axes that an atom reduces, counted from the end, and how to drop and restore them."""
+    """The axes that an atom reduces, counted from the end."""
 
     def __init__(self, atom: Any, operand: Operand) -> None:
         self.axes = own_axes(operand.ndim, getattr(atom, "axis", None))
         self.keepdims = bool(getattr(atom, "keepdims", False))
 
     def drop(self, y: Any) -> Any:
-        """The atom's value, from one whose reduced axes have length one."""
+        """The atom's value, from an array whose reduced axes have length one."""
         return y if self.keepdims else np.squeeze(y, axis=self.axes)
 
     def restore(self, g: Any) -> Any:
-        """A gradient of the atom's shape, with axes of length one where it was reduced."""
+        """A gradient of the atom's shape, with reduced axes of length one."""
         return g if self.keepdims else np.expand_dims(g, self.axes)
 
 
 @declare(atoms.AxisAtom)
 class AlongAxes(AtomFacts):
-    """A reduction along axes, by its value and its slope."""
+    """A reduction along axes; subclasses give its value and its slope."""
 
     def _value(self, atom: Any, v: Any, axes: Axes) -> Any:
         """The value on v, the reduced axes kept with length one."""
@@ -70,7 +70,7 @@ class AlongAxes(AtomFacts):
         return kernel
 
     def dependence(self, atom: Any, seen: Any) -> Any | None:
-        """Each entry sees those that it is taken over."""
+        """Each entry depends on the entries of the argument that it combines."""
         if atom.axis is None or len(atom.args) > 1:
             return None
         taken = reduced_entries(atom)
@@ -84,7 +84,7 @@ class AlongAxes(AtomFacts):
 
 @declare(atoms.MAX, atoms.MIN)
 class ExtremeEntry(AtomFacts):
-    """The largest, or the smallest, entry; equal weights on those that tie are a subgradient."""
+    """The largest, or the smallest, entry; its slope has equal weights on entries that tie."""
 
     is_homogeneous = True
 
@@ -217,7 +217,7 @@ class GeometricMean(AtomFacts):
     """prod v_i^w_i."""
 
     def kernel(self, atom: Any, operands: Operands) -> Kernel:
-        """prod v_i^w_i and its slope w_i y / v_i; entries of weight zero take no part."""
+        """prod v_i^w_i and its slope w_i y / v_i; entries of weight zero are ignored."""
         reduced = Reduction(atom, operands[0])
         weights = _geometric_weights(atom, operands[0], reduced.axes)
 
@@ -232,7 +232,7 @@ class GeometricMean(AtomFacts):
 
 
 def _geometric_weights(atom: Any, operand: Operand, axes: Axes) -> np.ndarray:
-    """The weights, broadcast against the argument; CVXPY counts entries in column-major order."""
+    """The weights in a shape that broadcasts to the argument; CVXPY lists them column-major."""
     lengths = [n if i - operand.ndim in axes else 1 for i, n in enumerate(operand.shape)]
     kept = np.asarray(getattr(atom, "_keep", np.ones(int(np.prod(lengths)), dtype=bool)))
     weights = np.zeros(kept.size)
@@ -245,22 +245,21 @@ class SumOfSquares(AtomFacts):
     """sum v^2 / t."""
 
     def kernel(self, atom: Any, operands: Operands) -> Kernel:
-        """sum v^2 / t; at t = 0 the floor TINY stands for it, so that 0 / 0 counts as 0."""
-        reduced = Reduction(atom, operands[0])
-        over = operands[1]
+        """sum v^2 / t; TINY replaces t = 0, so that 0 / 0 is 0."""
+        reduced, divisor = Reduction(atom, operands[0]), operands[1]
         axes = own_axes(operands[0].ndim)
 
         def kernel(v: Any, t: Any) -> tuple[Any, ...]:
             t = np.where(np.equal(t, 0), TINY, t)
             shape = np.shape(t)
-            t = t.reshape(shape[: len(shape) - over.ndim] + (1,) * operands[0].ndim)
+            t = t.reshape(shape[: len(shape) - divisor.ndim] + (1,) * operands[0].ndim)
             y = (v * v).sum(axis=reduced.axes, keepdims=True) / t
 
-            def pull_over(g: Any) -> Any:
+            def pull_t(g: Any) -> Any:
                 d = (reduced.restore(g) * (-y / t)).sum(axis=axes)
-                return d.reshape(d.shape + (1,) * over.ndim)
+                return d.reshape(d.shape + (1,) * divisor.ndim)
 
-            return reduced.drop(y), lambda g: (reduced.restore(g) * (2 / t)) * v, pull_over
+            return reduced.drop(y), lambda g: (reduced.restore(g) * (2 / t)) * v, pull_t
 
         return kernel
 

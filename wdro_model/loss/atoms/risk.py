@@ -1,8 +1,7 @@
 """Risk measures: expectation, CVaR, and the probability of an event.
 
-Expectation and CVaR are atoms for CVXPY's algebra alone, convex and nondecreasing in the loss. A
-problem replaces them when it is declared, an expectation by its loss and a CVaR by its minimum over
-a threshold.
+Expectation and CVaR are atoms so that CVXPY can combine them: convex and nondecreasing in the loss.
+A problem replaces an expectation by its loss and a CVaR by its minimum over a threshold.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from wdro_model.uncertainty.parameter import UncertainParameter
 
 
 class Threshold(cp.Variable):
-    """The number t that a CVaR is a minimum over; a variable of the library's own."""
+    """The threshold t in cvar(loss) = min_t t + E pos(loss - t) / (1 - level)."""
 
 
 class RiskMeasure(Atom):
-    """A number for the distribution of each entry of a loss; args are [loss]."""
+    """Expectation (level 0) or CVaR of each entry of a loss; args are [loss]."""
 
     def __init__(self, loss: Any, level: float, ambiguity: WassersteinBall | None = None) -> None:
         self.level, self.ambiguity = level, ambiguity
@@ -37,7 +36,7 @@ class RiskMeasure(Atom):
 
     @property
     def value(self) -> Any:
-        """The value of a certain loss; an uncertain one has none."""
+        """The value of a loss without data; ValueError for an uncertain loss."""
         if is_uncertain(self.args[0]):
             raise ValueError(
                 f"{brief(self)} has no value of its own, it depends on the distribution of the "
@@ -83,7 +82,7 @@ class RiskMeasure(Atom):
 def expectation(loss: Any, ambiguity: WassersteinBall | None = None) -> Any:
     """The expected value of each entry of a loss; in the worst case over a ball, in a problem.
 
-    In an objective it may be left out: an uncertain term stands for its expectation.
+    In an objective it may be left out: an uncertain term means its expectation.
 
     Parameters
     ----------
@@ -142,7 +141,7 @@ def is_uncertain(expression: Any) -> bool:
 
 
 def as_loss(given: Any, name: str) -> Any:
-    """A real CVXPY expression without risk measures in it."""
+    """The given loss as a CVXPY expression, checked to be real and without risk measures."""
     numeric = isinstance(given, cp.Expression) or np.asarray(given).dtype.kind in "biuf"
     if not numeric:
         raise ValueError(
@@ -161,7 +160,7 @@ def as_loss(given: Any, name: str) -> Any:
 
 
 def as_level(given: Any, name: str) -> float:
-    """A level in [0, 1)."""
+    """The given level as a number, checked to be in [0, 1)."""
     number = isinstance(given, numbers.Real) and not isinstance(given, bool | np.bool_)
     if number and 0 <= float(given) < 1:
         return float(given)
@@ -190,11 +189,11 @@ class ChanceConstraint(Inequality):
     """cvar(g, level) <= 0, which makes g <= 0 hold with a probability of at least the level."""
 
     event: Any = None
-    """The inequality that is likely to hold; a copy on other arguments does not know it."""
+    """The inequality g <= 0, for messages; a copy with other arguments has none."""
 
     @property
     def level(self) -> float:
-        """The probability that is asked for."""
+        """The required probability."""
         return float(self.args[0].level)
 
     def name(self) -> str:
@@ -237,7 +236,7 @@ class Probability:
     __hash__ = None  # type: ignore[assignment]
 
     def _no_number(self, *others: Any) -> NoReturn:
-        """CVXPY asks for a number where it is given an objective or a term."""
+        """Refuse conversion to a number and arithmetic, for CVXPY's objectives and sums."""
         raise ValueError(
             f"probability({self.event}) is neither minimised nor maximised, and no term of a sum; "
             "it stands alone in a constraint, probability(g <= 0) >= 0.9. For an objective take "
@@ -254,10 +253,10 @@ class Probability:
 def probability(event: Any, ambiguity: WassersteinBall | None = None) -> Probability:
     """The probability that a constraint holds, for `probability(constraint) >= level`.
 
-    A vector constraint is to hold in all entries at once. What is imposed is cvar(g, level) <= 0
-    for the largest excess g: over every distribution of the ball it implies that g <= 0 holds with
-    the probability that is asked for. It is convex and safe, and more than what is asked for: the
-    worst scenarios must be made up for by others next to the limit.
+    A vector constraint must hold in all entries at once. The problem imposes cvar(g, level) <= 0
+    for the largest excess g. For every distribution of the ball this implies that g <= 0 holds
+    with the required probability. It is convex and safe, but stronger than required: it bounds the
+    mean of g over the worst scenarios, not only their probability.
 
     Parameters
     ----------

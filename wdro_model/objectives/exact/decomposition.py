@@ -30,8 +30,8 @@ from wdro_model.loss.polynomial import (
     affine_parts,
     constant_part,
     dependence,
-    entry,
-    selected,
+    select_entries,
+    select_entry,
 )
 from wdro_model.loss.structure import entry_pieces, pieces
 from wdro_model.model import RobustModel
@@ -189,7 +189,7 @@ def scalar_terms(term: Any, degrees: Degrees) -> Iterator[Any]:
     elif degrees(term) <= 1 or term.size > LIMITS.entries:
         yield cp.sum(term)
     else:
-        yield from (entry(term, i) for i in range(term.size))
+        yield from (select_entry(term, i) for i in range(term.size))
 
 
 class _Decomposition:
@@ -289,7 +289,7 @@ class _Decomposition:
             if not signature.any() or len(where) < LIMITS.shortest_vector:
                 continue
             members = np.flatnonzero(signature)
-            parts = [selected(terms[bent[m]], entries[m, where]) for m in members]
+            parts = [select_entries(terms[bent[m]], entries[m, where]) for m in members]
             line = self._write_line(parts, where)
             if line is not None:
                 lines.append(line)
@@ -391,4 +391,4 @@ def _without_entries(term: Any, taken: list[Array] | None) -> Any | None:
     if taken is None:
         return term
     left = np.setdiff1d(np.arange(term.size), np.concatenate(taken))
-    return selected(term, left) if len(left) else None
+    return select_entries(term, left) if len(left) else None

@@ -18,7 +18,7 @@ import cvxpy as cp
 import numpy as np
 
 from wdro_model.loss.expressions import recession, substitute
-from wdro_model.loss.polynomial import affine_forms, vectorised
+from wdro_model.loss.polynomial import affine_forms, vectorise
 from wdro_model.model import RobustModel
 from wdro_model.objectives.empirical import Program, empirical_program
 from wdro_model.objectives.exact.affine import RobustAffine, Shift
@@ -152,7 +152,7 @@ def mean_through_forms(model: RobustModel, expression: Any, group: Group) -> Any
     vectors = {
         form.placeholder: write_piece(model, form.expression).values(rows) for form in forms.forms
     }
-    outer = vectorised(forms.outer, vectors) if vectors else forms.outer
+    outer = vectorise(forms.outer, vectors) if vectors else forms.outer
     return None if outer is None else model.shares.subset(group.index).expression(outer)
 
 

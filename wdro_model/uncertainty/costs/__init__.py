@@ -2,8 +2,8 @@
 
 A cost is declared before the parameters are known (`SquaredEuclidean(weights="standardize")`) and
 bound to the joint samples when the problem is compiled, which resolves and checks its weights. The
-bound cost knows its own mathematics; one's own is a `GroundCost` with its `BoundCost`, by name with
-`register_cost`.
+bound cost has the mathematics. A new cost is a `GroundCost` with its `BoundCost`; `register_cost`
+gives it a name.
 """
 
 from wdro_model.errors import UnknownToCost

@@ -1,4 +1,4 @@
-"""What follows from a ground cost, for every cost: gains and prices of a budget, small moves."""
+"""Gains and prices of a transport budget, and small moves, from the values of any ground cost."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 Array = np.ndarray
 
 PROBED_COORDINATES = 16
-"""Coordinates along which a small move is priced; more seldom tell the order better."""
+"""Coordinates along which small moves are tried until one shows the order of the cost."""
 BISECTION_STEPS = 60
-"""Halvings of a factor in [0, 1], down to its rounding."""
+"""Bisections of a factor in [0, 1], which reach rounding."""
 
 
 def largest_gains(cost: BoundCost, slopes: Array, radius: float, width: Array | None) -> Array:
-    """The largest gain of the budget along slopes (..., d), within a box of some width (d,)."""
+    """Upper bounds on <slope, delta> for moves within the budget, and in a box of width (d,)."""
     gains = cost.distance(radius) * cost.dual_norms(slopes)
     if width is None:
         return gains
@@ -39,15 +39,15 @@ def typical_price(cost: BoundCost, rate: float, radius: float, joint: JointSampl
     try:
         order, scale = small_moves(cost, joint)
     except UnknownToCost:
-        return rate  # of some size; the search for the multiplier finds the right one
+        return rate  # any positive number will do: the search for the multiplier corrects it
     distance = (radius / scale) ** (1.0 / order)
     return rate * distance ** (1.0 - order) / (order * scale)
 
 
 def small_moves(cost: BoundCost, joint: JointSamples) -> tuple[float, float]:
-    """p and w with c ~ w |delta|^p for small moves; measured where the order is not known.
+    """p and w with c ~ w |delta|^p for small moves; estimated where the order is not known.
 
-    |.| is the norm of the cost if it knows its dual, else the Euclidean one.
+    |.| is the norm of the cost if its dual norm is known, and the Euclidean norm otherwise.
     """
     if cost.order is not None and cost.knows("dual_norms"):
         return cost.order, 1.0
@@ -70,9 +70,9 @@ def small_moves(cost: BoundCost, joint: JointSamples) -> tuple[float, float]:
 def shorten_to_budget(
     cost: BoundCost, origins: Array, points: Array, radius: float, weights: Array | None = None
 ) -> Array:
-    """The points, moved back towards their origins by one factor where they cost too much.
+    """The points, moved towards their origins by one factor until the mean cost is the radius.
 
-    The mean cost of the result, in some weights, is at most the radius.
+    Points whose mean cost is lower stay. weights: of the rows in the mean; equal by default.
     """
 
     def shortened(factor: float) -> Array:

@@ -1,4 +1,4 @@
-"""The test of a ground cost: does what it says of itself hold at random moves?"""
+"""The test of a ground cost: its values against its order, dual norm, gradient and weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wdro_model.uncertainty.parameter import UncertainParameter
 
 @dataclass(frozen=True)
 class Tolerances:
-    """Allowed differences between what a cost says and what follows from its values."""
+    """Allowed differences between the answers of a cost, and where they are compared."""
 
     value: float = 1e-6
     """Relative difference of two values; smaller ones are rounding."""
@@ -28,9 +28,9 @@ class Tolerances:
     gradient_count: int = 2
     """Slopes at which the dual norm is differentiated."""
     most_differences: int = 200
-    """Coordinates up to which that is done by differences: two dual norms for each of them."""
+    """Coordinates up to which differences give its derivative: two dual norms for each."""
     most_derivatives: int = 10_000
-    """Coordinates up to which it is done by CVXPY's derivatives, which write a sparse matrix."""
+    """Coordinates up to which CVXPY gives its derivative, which is a sparse matrix."""
 
 
 TOLERANCES = Tolerances()
@@ -39,14 +39,13 @@ PROPERTIES = ("dimension", *(n for n in dir(BoundCost) if not callable(getattr(B
 
 
 def check(cost: BoundCost | GroundCost, rows: Array | None = None, seed: int = 0) -> None:
-    """Raise a ValueError if what a ground cost says of itself does not hold at random moves.
+    """Raise a ValueError if a ground cost contradicts itself at random moves.
 
-    Costs are not negative and zero at rest; with an order they grow by its power, the same in every
-    place and in both directions; `<b, delta> <= |b|_dual |delta|`, which the steepest move attains,
-    and so does the gradient of the dual norm in b (by differences up to 200 coordinates, then by
-    CVXPY where it has derivatives, up to 10000); the dual norm is the same in CVXPY and as numbers;
-    the gradient is that of differences; weights and matrix give the cost. What the cost does not
-    know is not tested.
+    Tested are: costs are nonnegative, and zero for no move; with an order p, c(t delta) = |t|^p
+    c(delta) at every point; `<b, delta> <= |b|_dual |delta|`, with equality for the steepest move
+    and for the gradient of the dual norm in b (up to 10000 coordinates); the dual norm is the same
+    in CVXPY and as numbers; the gradient agrees with differences; weights and matrix give the
+    cost. Operations that the cost does not have are not tested.
 
     Parameters
     ----------
@@ -87,7 +86,7 @@ def check(cost: BoundCost | GroundCost, rows: Array | None = None, seed: int = 0
 
 
 def _answer(cost: BoundCost, operation: str, shape: tuple[int, ...], *arguments: Any) -> Array:
-    """The answer of an operation of the cost, if it is an array of numbers of that shape."""
+    """The answer of an operation of the cost, checked to be an array of numbers of this shape."""
     whose = f"{operation} of the cost {cost.describe()}"
     try:
         answer = getattr(cost, operation)(*arguments)
@@ -106,7 +105,7 @@ def _answer(cost: BoundCost, operation: str, shape: tuple[int, ...], *arguments:
 
 
 def _failures(cost: BoundCost, rows: Array, rng: np.random.Generator) -> Iterator[str]:
-    """The contradictions, in words."""
+    """A sentence for each contradiction."""
     free = ~np.asarray(cost.frozen)
     if free.shape != (cost.dimension,):
         yield f"frozen has shape {free.shape}, expected ({cost.dimension},)"
@@ -143,6 +142,7 @@ def _failures(cost: BoundCost, rows: Array, rng: np.random.Generator) -> Iterato
 
 
 def _gradient(cost: BoundCost, delta: Array, ways: Array) -> Iterator[str]:
+    """Compare the gradient at moves delta with differences along `ways`."""
     ahead, back = (
         _answer(cost, "of_displacements", delta.shape[:1], delta + step * ways)
         for step in (1e-6, -1e-6)
@@ -159,7 +159,7 @@ def _gradient(cost: BoundCost, delta: Array, ways: Array) -> Iterator[str]:
 
 
 def _duality(cost: BoundCost, slopes: Array, moves: Array, lengths: Array) -> Iterator[str]:
-    """No move gains more than the dual norm, which a steepest move attains."""
+    """Check that no move gains more than the dual norm, and that a steepest move attains it."""
     if cost.knows("gradient"):
         # The gradient of a cost is a slope whose steepest move is the move itself.
         slopes = np.vstack([slopes, cost.gradient(moves)])
@@ -184,9 +184,9 @@ def _duality(cost: BoundCost, slopes: Array, moves: Array, lengths: Array) -> It
 
 
 def _attained(cost: BoundCost, row: Array, rng: np.random.Generator) -> Iterator[str]:
-    """The gradient m of the dual norm at b has <b, m> = |b|_dual and length 1.
+    """Check that the gradient m of the dual norm at b has <b, m> = |b|_dual and length 1.
 
-    A dual norm that is too low has a gradient that is too short, and one too high a longer one.
+    The gradient of a dual norm that is too low is too short, and too long if it is too high.
     """
     assert cost.order is not None
     for _ in range(TOLERANCES.gradient_count):
@@ -208,9 +208,9 @@ def _attained(cost: BoundCost, row: Array, rng: np.random.Generator) -> Iterator
 def _steepest_by_gradient(
     cost: BoundCost, rng: np.random.Generator
 ) -> tuple[Array, Array, float] | None:
-    """A random slope, the gradient of its dual norm and the norm; None where that is not known.
+    """(slope, gradient of the dual norm at it, dual norm) for a random slope; None if unknown.
 
-    By differences, and by CVXPY where there are many coordinates.
+    The gradient is computed by differences, and by CVXPY where there are many coordinates.
     """
     free = ~np.asarray(cost.frozen)
     if cost.dimension > TOLERANCES.most_differences:
@@ -221,7 +221,7 @@ def _steepest_by_gradient(
         try:
             norm = cost.dual_norm(slope)
             gradient = norm.grad[slope].toarray()
-        except Exception:  # some atoms have no derivatives, and say so in many ways
+        except Exception:  # atoms without derivatives raise errors of many types
             return None
         return slope.value, np.ravel(gradient) * free, float(norm.value)
     if not cost.knows("of_displacements"):
@@ -242,6 +242,7 @@ def _steepest_by_gradient(
 
 
 def _differ(name: str, claimed: Array, expected: Array, other: str = "the cost") -> Iterator[str]:
+    """A sentence if the largest difference is more than rounding."""
     gaps = np.abs(claimed - expected)
     worst = int(np.argmax(gaps))
     if not gaps[worst] <= TOLERANCES.value * max(1e-300, float(np.abs(expected).max())):

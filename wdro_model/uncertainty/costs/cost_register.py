@@ -1,11 +1,11 @@
-"""The register of costs by name (built in, added, or shipped by a package) and of operations.
+"""The register of costs by name: built in, added by a user, or offered by another package.
 
     @wdro.costs.register_cost("group")
     class GroupNorm(wdro.costs.GroundCost): ...
 
     wdro.WassersteinBall(1.0, cost="group")
 
-Another package offers one by an entry point in the group `wdro_model.costs`:
+Another package offers a cost by an entry point in the group `wdro_model.costs`:
 
     [project.entry-points."wdro_model.costs"]
     group = "my_package.costs:GroupNorm"
@@ -45,7 +45,7 @@ Declared = TypeVar("Declared", bound=type[GroundCost])
 
 
 def _check_class(name: str, declared: Any) -> type[GroundCost]:
-    """The class itself; a ValueError that names what a class of costs lacks."""
+    """The class, checked to be a complete class of costs."""
     if not isinstance(declared, type) or not issubclass(declared, GroundCost):
         raise ValueError(
             f"the cost {name!r} must be a subclass of wdro_model.costs.GroundCost, got "
@@ -79,11 +79,11 @@ for _name, _cost in (("squared", SquaredEuclidean), ("mahalanobis", Mahalanobis)
 
 
 def register_cost(name: str, *, replace: bool = False) -> Callable[[Declared], Declared]:
-    """A decorator that offers a class of ground costs under a name.
+    """A decorator that registers a class of ground costs under a name.
 
-    The class has `bind`, `describe`, `order` and, as `bound`, the class of the costs that it binds
-    to; that one has `describe` and `of_displacements` (or `__call__`), and may know what
-    `operations` lists. A name that is taken is refused unless `replace` is true.
+    The class has `bind`, `describe`, `order` and `bound`, the class of the costs that `bind`
+    returns. The class `bound` has `describe` and `of_displacements` (or `__call__`), and any of
+    the operations that `operations` lists. A name that is taken needs `replace=True`.
 
     Examples
     --------
@@ -117,7 +117,7 @@ def cost_names() -> tuple[str, ...]:
 
 
 def find_cost(name: str) -> type[GroundCost]:
-    """The cost called `name`; a package that offers it is imported now, not before.
+    """The class of the cost `name`; a package that offers it is imported now.
 
     Examples
     --------
@@ -147,7 +147,7 @@ class Operation:
 
 
 def operations(declared: type[GroundCost] | type[BoundCost]) -> tuple[Operation, ...]:
-    """The operations of a class of costs, with their purposes and whether the class knows them.
+    """The operations of a class of costs: their purposes, and whether the class has them.
 
     Examples
     --------
@@ -163,7 +163,7 @@ def operations(declared: type[GroundCost] | type[BoundCost]) -> tuple[Operation,
 
 
 def as_cost(given: Any) -> GroundCost:
-    """A ground cost from what the user wrote: a cost, its name, a function, None (default).
+    """A ground cost from an argument cost=: a cost, its name, a function, None for the default.
 
     Examples
     --------

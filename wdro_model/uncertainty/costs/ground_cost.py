@@ -1,8 +1,8 @@
 """Ground costs c(xi, zeta), the cost of moving xi to zeta: as declared, and on given samples.
 
-A bound cost says what it is (`is_norm`, `is_quadratic`, `is_separable`) and knows its own
-mathematics: its dual norm, the move that attains it, its gradient. What follows from other
-operations is worked out here; what a cost does not know is an `UnknownToCost`, never a default.
+A bound cost states its kind (`is_norm`, `is_quadratic`, `is_separable`) and has operations: its dual
+norm, the move that attains it, its gradient. The base class computes operations that follow from
+others, and raises `UnknownToCost` for those that are missing.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Tolerances:
-    """Sizes up to which a cost of the user's own is worked out from its values."""
+    """Sizes up to which operations of a user's cost are computed from its values."""
 
     most_pairs: int = 500
-    """Coordinates up to which a matrix is worked out: the cost of moves along all pairs."""
+    """Coordinates up to which a matrix is computed, from the cost of moves along all pairs."""
     most_unit_moves: int = 10_000
-    """Coordinates up to which a unit move of each is priced, one by one."""
+    """Coordinates up to which the cost of a unit move of each one is computed."""
     drawn_moves: int = 2000
-    """Draws of the mean cost of a normal move; its relative error is a few percent."""
+    """Draws for the mean cost of a normal move, which err by a few percent."""
     move_entries: int = 2**20
-    """Numbers of moves that are priced at once (8 MiB)."""
+    """Numbers in the moves whose cost is computed at once: 8 MiB."""
 
 
 TOLERANCES = Tolerances()
@@ -51,10 +51,10 @@ TOLERANCES = Tolerances()
 class BoundCost(ABC):
     """A ground cost on the d coordinates of joint samples.
 
-    A cost of one's own needs `dimension`, `describe` and either `of_displacements` or, where it
-    depends on the points themselves, `__call__`. Everything else is optional: with `is_norm` and
-    `dual_norm` it has exact counterparts on R^d, with `steepest_move` their worst cases, with
-    `gradient` the lower bounds by ascent. `costs.operations` lists what a class knows.
+    A subclass needs `dimension`, `describe` and either `of_displacements` or, where the cost
+    depends on the points themselves, `__call__`. All else is optional: `is_norm` and `dual_norm`
+    give exact counterparts on R^d, `steepest_move` their worst cases, `gradient` lower bounds by
+    ascent. `costs.operations` lists the operations of a class.
 
     Examples
     --------
@@ -110,7 +110,7 @@ class BoundCost(ABC):
         return np.broadcast_to(False, (self.dimension,))
 
     def knows(self, operation: str) -> bool:
-        """True if the cost has the operation, or those that it follows from."""
+        """True if the cost has the operation, or operations from which it is computed."""
         if class_knows(type(self), operation):
             return True
         is_derived = operation in ("matrix", "inverse_times")
@@ -129,7 +129,7 @@ class BoundCost(ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """The formula with what was resolved."""
+        """The formula, with the weights that were resolved."""
 
     def gradient(self, delta: Array) -> Array:
         """A (sub)gradient of the cost in the move, row by row: (B, d) -> (B, d)."""
@@ -156,7 +156,7 @@ class BoundCost(ABC):
 
     @property
     def matrix(self) -> Array:
-        """P (d, d) of a quadratic cost; from the costs of moves of two coordinates if missing."""
+        """P (d, d) of a quadratic cost; by default computed from moves of two coordinates."""
         if not self._has_a_matrix:
             self._unknown("matrix")
         return self._by_pairs
@@ -178,7 +178,7 @@ class BoundCost(ABC):
 
     @cached_property
     def couplings(self) -> Any | None:
-        """A sparse matrix (rows, d), the coordinates of a row being coupled; None for none."""
+        """A sparse matrix (rows, d): the nonzeros of a row are coupled; None if there are none."""
         if self.is_separable:
             return None
         return sp.csr_array((~np.asarray(self.frozen)).astype(float)[None])
@@ -200,7 +200,7 @@ class BoundCost(ABC):
         return np.reshape(numbers, np.shape(slopes)[:-1])
 
     def combined(self, rates: list[Any]) -> Any:
-        """The dual norm of a slope from those of its parts on coordinates of their own (CVXPY)."""
+        """The dual norm of a slope from those of its parts on disjoint coordinates (CVXPY)."""
         self._unknown("combined")
 
     def whitened(self, slope: Any) -> Any:
@@ -208,7 +208,7 @@ class BoundCost(ABC):
         self._unknown("whitened")
 
     def steepest_move(self, slope: Array) -> Array:
-        """delta (d,) of length 1, `<slope, delta>` = |slope|_dual; 0 for a slope of no effect."""
+        """delta (d,) of length 1 with `<slope, delta>` = |slope|_dual; 0 if the dual norm is 0."""
         self._unknown("steepest_move")
 
     def inverse_times(self, slopes: Array) -> Array:
@@ -232,11 +232,14 @@ class BoundCost(ABC):
 
     # ------------------------------------------------------------------ in integrals
     def rounded(self, moves: Array, rounding: Array) -> tuple[Array, Array]:
-        """The cost (B,) without its kinks and its gradient (B, d), rounded off over some length."""
+        """A smooth approximation of the cost (B,) and its gradient (B, d).
+
+        Kinks are rounded off over the lengths `rounding`.
+        """
         self._unknown("rounded")
 
     def quadratic_model(self, moves: Array, variance: Array) -> Array:
-        """q with c ~ sum_i q_i delta_i^2 at moves (B, d) with this variance about them."""
+        """q (B, d) with c ~ sum_i q_i delta_i^2 near the moves (B, d), within this variance."""
         self._unknown("quadratic_model")
 
     # ------------------------------------------------------------------ radii and scales
@@ -262,13 +265,13 @@ class BoundCost(ABC):
             self._unknown("default_sigma", "pass sigma=...")
         return one_if_equal((radius / (2 * mean)) ** (1.0 / self.order) / lengths)
 
-    # ------------------------------------------------------------------ the same in other terms
+    # ------------------------------------------------------------------ in other coordinates
     def rescaled(self, units: Array, unit: float) -> BoundCost:
-        """c' with c(u delta') = unit c'(delta'): data in units u (d,), the cost in its own."""
+        """c' with c(u delta') = unit c'(delta'): data in units u (d,), the cost in `unit`."""
         return RescaledCost(self, np.asarray(units, dtype=float), float(unit))
 
     def restricted(self, where: Array) -> BoundCost:
-        """The cost of moves of some coordinates, given as indices, the others staying."""
+        """The cost of moves of the coordinates with these indices; the others stay fixed."""
         if np.array_equal(where, np.arange(self.dimension)):
             return self
         self._unknown("restricted")
@@ -282,7 +285,7 @@ class BoundCost(ABC):
 
 
 def class_knows(bound: type, operation: str) -> bool:
-    """True if a class of costs has the operation, or those that it follows from."""
+    """True if a class of costs has the operation, or operations from which it is computed."""
     if getattr(bound, operation) is not getattr(BoundCost, operation):
         return True
     return operation == "dual_norms" and class_knows(bound, "dual_norm")
@@ -301,9 +304,9 @@ class GroundCost(ABC):
     """
 
     order: float | None
-    """p if c behaves like a distance to the power p; None if unknown."""
+    """p if c is a distance to the power p; None if unknown."""
     bound: ClassVar[type[BoundCost]]
-    """The class of what `bind` gives, where the cost's mathematics is."""
+    """The class of the bound cost that `bind` returns."""
 
     @abstractmethod
     def bind(self, joint: JointSamples) -> BoundCost:
@@ -352,10 +355,10 @@ def _inner_property(name: str) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class RescaledCost(BoundCost):
-    """A cost whose data is measured in units u, and which is itself measured in a unit.
+    """A cost of data in units u, measured in a unit of its own.
 
-    It is what the inner cost is, and knows what that knows: a move delta' is u delta', and a slope
-    b' in the new data is b' / u in the old.
+    It has the kind and the operations of the inner cost. A move delta' is u delta' for the inner
+    cost, and a slope b' is b' / u.
 
     Examples
     --------
@@ -410,7 +413,7 @@ class RescaledCost(BoundCost):
         return self.units[:, None] * self.inner.matrix * self.units / self.unit
 
     def dual_norm(self, slope: Any) -> Any:
-        # Inside of the norm, so that the numbers of a program are all of one size.
+        # The factor is inside the norm, so that all numbers of a program have one size.
         return self.inner.dual_norm(cp.multiply(self._length / self.units, slope))
 
     def dual_norms(self, slopes: Array) -> Array:
@@ -445,7 +448,7 @@ class RescaledCost(BoundCost):
 
     @cached_property
     def _length(self) -> float:
-        """unit^(1/p): a length of 1 in the new units, in the old."""
+        """unit^(1/p), the length 1 of this cost in the lengths of the inner cost."""
         return self.inner.distance(self.unit)
 
 
@@ -455,7 +458,7 @@ Pairs = Function[[Array, Array], Array]
 
 @dataclass(frozen=True, eq=False)
 class BoundUserCost(BoundCost):
-    """function(origins (B, d), points (B, d)) -> costs (B,), checked at each call.
+    """The cost function(origins (B, d), points (B, d)) -> costs (B,), checked at each call.
 
     Examples
     --------
@@ -492,7 +495,7 @@ class BoundUserCost(BoundCost):
 
 @dataclass(frozen=True, eq=False)
 class Callable(GroundCost):
-    """A cost of the user's own: function(origins (B, d), points (B, d)) -> costs (B,).
+    """A cost given as a function(origins (B, d), points (B, d)) -> costs (B,).
 
     The rows are the parameters flattened row-major, side by side in the order of the loss. Costs
     are nonnegative (np.inf forbids a move) and zero for a point that does not move.

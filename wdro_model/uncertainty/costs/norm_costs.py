@@ -1,4 +1,4 @@
-"""The built-in costs: a norm of the stretched move, to the power of one or two.
+"""The built-in costs: a norm of the stretched move, or its square.
 
     Norm               c = |w * delta|_p           order 1
     SquaredEuclidean   c = |sqrt(w) * delta|_2^2   order 2
@@ -59,7 +59,7 @@ class NormCost(BoundCost):
     def has_smooth_dual_norm(self) -> bool:  # type: ignore[override]
         return 1 < self.p < math.inf
 
-    # ------------------------------------------------------------------ what a subclass says of T
+    # ------------------------------------------------------------------ T, by subclasses
     @property
     @abstractmethod
     def stretching(self) -> Any:
@@ -78,7 +78,7 @@ class NormCost(BoundCost):
     def unstretched(self, rows: Array) -> Array:
         """T^-1 y for each row y (..., d), a stretched move."""
 
-    # ------------------------------------------------------------------ what follows
+    # ------------------------------------------------------------------ operations
     def dual_norm(self, slope: Any) -> Any:
         return cp.norm(self.whitened(slope), self.q)
 
@@ -131,7 +131,7 @@ class NormCost(BoundCost):
 # ------------------------------------------------------------------ a weight for each coordinate
 @dataclass(frozen=True, eq=False)
 class WeightedCost(NormCost):
-    """The coordinates are stretched by their weights; an infinite weight holds one fixed."""
+    """A norm cost with a weight for each coordinate; an infinite weight holds it fixed."""
 
     dimension: int
     weights: Array | None = None
@@ -154,7 +154,7 @@ class WeightedCost(NormCost):
 
     @cached_property
     def _finite_weights(self) -> Array | None:
-        """The weights with 0 for frozen coordinates, whose moves are priced apart."""
+        """The weights, with 0 for frozen coordinates: `of_displacements` adds the cost inf."""
         if self.weights is None:
             return None
         return np.where(self.frozen, 0.0, self.weights)
@@ -220,7 +220,7 @@ class WeightedCost(NormCost):
 
 @dataclass(frozen=True, eq=False)
 class BoundNorm(WeightedCost):
-    """A weighted p-norm of the move, of dual |b / w|_q, 1/p + 1/q = 1.
+    """A weighted p-norm of the move; the dual norm of b is |b / w|_q, 1/p + 1/q = 1.
 
     Examples
     --------
@@ -241,7 +241,7 @@ class BoundNorm(WeightedCost):
 
     @cached_property
     def is_separable(self) -> bool:
-        """With p = 1, or if only one coordinate moves."""
+        """True for p = 1, and if at most one coordinate moves."""
         return self.p == 1.0 or int((~self.frozen).sum()) <= 1
 
     def _finite_costs(self, delta: Array, weights: Array | None) -> Array:
@@ -252,7 +252,7 @@ class BoundNorm(WeightedCost):
             moves *= weights
         if self.is_conic:
             return np.linalg.norm(moves, ord=self.p, axis=1)
-        # The largest move is taken out: powers of small or large numbers leave the floating range.
+        # Divided by the largest move, powers neither overflow nor underflow.
         largest = moves.max(axis=1, keepdims=True)
         moves /= np.where(largest > 0, largest, 1.0)
         return largest[:, 0] * (moves**self.p).sum(axis=1) ** (1 / self.p)
@@ -272,7 +272,7 @@ class BoundNorm(WeightedCost):
         return weights * np.sign(plain) * share ** (self.p - 1.0)
 
     def rounded(self, moves: Array, rounding: Array) -> tuple[Array, Array]:
-        """|| w sqrt(y^2 + r^2) ||_p and its gradient: the norm without its kinks, p at most 8."""
+        """|| w sqrt(y^2 + r^2) ||_p and its gradient, with p at most 8: a norm without kinks."""
         p, size = min(self.p, 8.0), np.sqrt(moves**2 + rounding**2)
         steps = self.coordinate_weights * size
         largest = steps.max(axis=1, keepdims=True, initial=1e-300)
@@ -283,7 +283,7 @@ class BoundNorm(WeightedCost):
 
     def quadratic_model(self, moves: Array, variance: Array) -> Array:
         p, weights = min(self.p, 3.0), self.coordinate_weights
-        # Around 0 the density is exp(-rate ||y||): its variance, by the moments of ||y||.
+        # Around 0 the density is exp(-rate ||y||), with the variance that moments of ||y|| give.
         tail = 1 + max(1, self.dimension) ** (2 / p - 2)
         steps = weights * np.sqrt(moves**2 + tail * variance)
         largest = np.maximum(steps.max(axis=1, keepdims=True), 1e-300)
@@ -341,7 +341,7 @@ def normal_norm(p: float, dimension: int) -> float:
 
 @dataclass(frozen=True, eq=False)
 class BoundSquared(WeightedCost):
-    """The weighted squared distance: its norm is |sqrt(w) * delta|, of dual |b / sqrt(w)|.
+    """The weighted squared distance |sqrt(w) * delta|^2; the dual norm of b is |b / sqrt(w)|.
 
     Examples
     --------
@@ -416,7 +416,7 @@ class SquaredEuclidean(GroundCost):
 # ------------------------------------------------------------------ a matrix
 @dataclass(frozen=True, eq=False)
 class BoundMahalanobis(NormCost):
-    """A quadratic form of the move: its norm is |L' delta|, P = L L', of dual |L^-1 b|.
+    """The quadratic form |L' delta|^2 of the move, P = L L'; the dual norm of b is |L^-1 b|.
 
     Examples
     --------
@@ -481,11 +481,12 @@ class BoundMahalanobis(NormCost):
         return self.unstretched(self.shrunk(slopes))
 
     def quadratic_model(self, moves: Array, variance: Array) -> Array:
-        """A diagonal below P: tails of proposals that follow it are then the wider ones."""
-        return self._smallest_diagonal[None]
+        """A diagonal matrix below P: proposals drawn by it have heavier tails."""
+        return self._diagonal_below[None]
 
     @cached_property
-    def _smallest_diagonal(self) -> Array:
+    def _diagonal_below(self) -> Array:
+        """The largest multiple of the diagonal of P that is below P."""
         scale = self.coordinate_scales
         least = np.linalg.eigvalsh(self.precision / np.outer(scale, scale))[0]
         return max(float(least), 0.0) * scale**2
@@ -505,7 +506,7 @@ class BoundMahalanobis(NormCost):
 class Mahalanobis(GroundCost):
     """c = (xi - zeta)' P (xi - zeta) for a positive definite P, the inverse of a covariance.
 
-    Give exactly one of covariance and precision, of shape (d, d), d counting all coordinates.
+    Give either the covariance or the precision, (d, d) over the coordinates of all parameters.
 
     Examples
     --------
@@ -545,7 +546,7 @@ class Mahalanobis(GroundCost):
                 "where a number for each does, SquaredEuclidean(weights={parameter: ...})."
             )
         columns = column_names(matrix, name, numbered=True)
-        if columns is not None:  # its rows go with its columns
+        if columns is not None:  # rows in the order of the columns
             matrix = in_order(matrix, columns, f"the rows of the {name}")
         object.__setattr__(self, "_labels", columns)
         object.__setattr__(self, name, _positive_definite(matrix, name))
@@ -582,7 +583,7 @@ def _positive_definite(given: Any, name: str) -> np.ndarray:
             "pass (M + M.T) / 2."
         )
     matrix = (matrix + matrix.T) / 2
-    # A price beside a volume: definiteness is judged in units in which the diagonal is one.
+    # Coordinates may have different units: definiteness is tested with a diagonal of ones.
     scale = np.sqrt(np.maximum(np.diag(matrix), 0.0))
     definite = bool(np.all(scale > 0))
     if not definite or np.linalg.eigvalsh(matrix / np.outer(scale, scale))[0] <= 1e-14:

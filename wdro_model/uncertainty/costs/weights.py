@@ -1,4 +1,4 @@
-"""Weights of a ground cost, as the user gives them: by coordinate, by parameter, or by a word."""
+"""Weights of a ground cost, from numbers, arrays, {parameter: weights} or "standardize"."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ SMALLEST_VARIANCE = 1e-300
 
 
 def own_weights(weights: Any) -> Any:
-    """A copy of the weights, so that later changes of the caller's arrays have no effect."""
+    """A copy of the weights: later changes of the user's arrays have no effect."""
     if isinstance(weights, Mapping):
         return {parameter: copy.deepcopy(value) for parameter, value in weights.items()}
     return copy.deepcopy(weights)
 
 
 def weighted_formula(formula: str, weights: Any) -> str:
-    """A declared formula with the weights that were given."""
+    """The formula of a cost, with its weights."""
     if weights is None:
         return formula.format(w="")
     label = f", weights {weights}" if isinstance(weights, str | numbers.Real) else ", given weights"
@@ -36,7 +36,7 @@ def weighted_formula(formula: str, weights: Any) -> str:
 def resolve_weights(weights: Any, joint: JointSamples, power: int) -> np.ndarray | None:
     """The weights (d,) of the coordinates, read-only; None if all are 1.
 
-    power: "standardize" gives one over the sample standard deviation to this power.
+    power: "standardize" means 1 / (sample standard deviation)^power.
     """
     if weights is None:
         return None
@@ -75,7 +75,7 @@ def _entries(
     joint: JointSamples,
     power: int,
 ) -> np.ndarray:
-    """Weights of the coordinates `where`, as one number or flat."""
+    """Weights of the coordinates `where`: (size,) for these coordinates, or (1,) for one number."""
     if isinstance(given, str):
         return _standardized(given, joint, where, power)
     given = in_order(given, labels, what)
@@ -97,7 +97,7 @@ def _entries(
 
 
 def _standardized(word: str, joint: JointSamples, where: slice, power: int) -> np.ndarray:
-    """Weights 1 / deviation^power of the samples, infinite for a coordinate that cannot move."""
+    """Weights 1 / deviation^power of the samples; infinite for coordinates that are held fixed."""
     if word not in (STANDARDIZE, OR_HOLD):
         raise ValueError(
             f"unknown weights {word!r}; write {STANDARDIZE!r}, {OR_HOLD!r}, a number, an array or "
@@ -109,7 +109,7 @@ def _standardized(word: str, joint: JointSamples, where: slice, power: int) -> n
         for start, block in chunks(rows)
     )
     variance = np.asarray(sum(square.sum(axis=0) for square in squares)) / joint.size
-    # Rounding of the mean gives constant data a tiny variance: the range tells them apart.
+    # Rounding of the mean gives constant data a tiny variance, but no range.
     held = constant = (rows.max(axis=0) == rows.min(axis=0)) | (variance < SMALLEST_VARIANCE)
     if word == STANDARDIZE:  # a support of one point, as of a road without a travel time
         held = constant & (False if joint.width is None else joint.width[where] == 0.0)

@@ -25,7 +25,7 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
 from wdro_model.loss.batched import Layout, Stacked
-from wdro_model.loss.polynomial import Degrees, additive_terms, dependence, selected
+from wdro_model.loss.polynomial import Degrees, additive_terms, dependence, select_entries
 from wdro_model.loss.structure import convexity_in_data, entry_pieces
 from wdro_model.model import Memory, RobustModel
 from wdro_model.objectives.integration.frame import box_of
@@ -159,10 +159,12 @@ def separate(model: RobustModel) -> Separation:
         first = _first_coordinate(sees)
         alone = np.flatnonzero((first >= 0) & in_line[first])
         if len(alone):
-            blocks.append(_block(selected(expression, alone), position[first[alone]], degrees))
+            blocks.append(
+                _block(select_entries(expression, alone), position[first[alone]], degrees)
+            )
         fixed = np.flatnonzero(first < 0)
         if len(fixed):
-            still.append(cp.sum(selected(expression, fixed)))
+            still.append(cp.sum(select_entries(expression, fixed)))
     line = np.concatenate([np.zeros(0, dtype=int), *(block.line for block in blocks)])
     return Separation(
         affine=Stacked([grouping.affine], layout, columns),
@@ -217,7 +219,7 @@ def _joint_model(model: RobustModel, grouping: _Grouping, group: int) -> RobustM
     for expression, sees in zip(grouping.expressions, grouping.sees):
         entries = np.flatnonzero(sees @ inside.astype(float) > 0)
         if len(entries):
-            parts.append(cp.sum(selected(expression, entries)))
+            parts.append(cp.sum(select_entries(expression, entries)))
     weights = np.where(inside, model.cost.coordinate_weights, np.inf)
     cost = BoundSquared(len(inside), weights)
     return replace(model, expression=sum(parts[1:], parts[0]), cost=cost, memory=Memory())
