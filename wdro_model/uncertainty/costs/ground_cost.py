@@ -1,8 +1,8 @@
 """Ground costs c(xi, zeta), the cost of moving xi to zeta: as declared, and on given samples.
 
-A bound cost states its kind (`is_norm`, `is_quadratic`, `is_separable`) and has operations: its dual
-norm, the move that attains it, its gradient. The base class computes operations that follow from
-others, and raises `UnknownToCost` for those that are missing.
+A bound cost states its kind (`is_norm`, `is_quadratic`, `is_separable`) and has operations: its
+dual norm, the move that attains it, its gradient. The base class computes operations that follow
+from others, and raises `UnknownToCost` for those that are missing.
 """
 
 from __future__ import annotations
