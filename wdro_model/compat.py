@@ -1,4 +1,4 @@
-"""Workarounds for other packages: two versions of HiGHS, lazy imports, bounds of variables as rows.
+"""Other packages made to fit: HiGHS twice, imports at first use, bounds of variables as rows.
 
 The wheels of highspy and OR-Tools contain different versions of a library libhighs.so.1
 (google/or-tools#5246). The loader of Linux identifies libraries by name: it gives the one loaded

@@ -1,4 +1,4 @@
-"""Tools for CVXPY expressions: building blocks, entries, units, walks over trees, rewriting."""
+"""CVXPY expressions: the walk over a tree, rewritten trees, small building blocks, units."""
 
 from __future__ import annotations
 
