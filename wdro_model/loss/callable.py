@@ -139,16 +139,15 @@ class CallableLoss:
         return gradients
 
     def _in_decision(self, gradients: Callable[[Any], Any], weights: Any) -> Gradients:
-        got = gradients(weights)
+        given, checked = gradients(weights), {}
         for v in self.variables:
-            if v not in got:
+            if v not in given:
                 raise ValueError(
                     f"the pullback of the loss {self.name!r} returned no gradient for the variable "
                     f"{v.name()!r}; return zeros if the loss does not depend on it."
                 )
-        return {
-            v: self._checked(got[v], v.shape, f"gradient in {v.name()!r}") for v in self.variables
-        }
+            checked[v] = self._checked(given[v], v.shape, f"gradient in {v.name()!r}")
+        return checked
 
     def _in_data(
         self,
@@ -157,17 +156,16 @@ class CallableLoss:
         weights: Any,
         only: Sequence[Any] | None = None,
     ) -> Gradients:
-        got, asked = gradients(weights), self.parameters if only is None else tuple(only)
-        for p in asked:
-            if p not in got:
+        given, checked = gradients(weights), {}
+        for p in self.parameters if only is None else only:
+            if p not in given:
                 raise NotImplementedError(
                     f"the loss {self.name!r} gives no gradient in the uncertain parameter "
                     f"{p.name()!r}, and this method needs it; let its pullback return "
                     f"{{{p.name()}: (B, *shape)}} too, or integrate by plain Gaussian draws."
                 )
-        return {
-            p: self._checked(got[p], (size, *p.shape), f"gradient in {p.name()!r}") for p in asked
-        }
+            checked[p] = self._checked(given[p], (size, *p.shape), f"gradient in {p.name()!r}")
+        return checked
 
     def _checked(self, array: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
         array = np.asarray(array, dtype=float)

@@ -347,9 +347,9 @@ class AtomCheck:
         for k in np.flatnonzero(differ(claimed, own, size)):
             raise ValueError(
                 f"the facts adjoints and constant_part of the atom {self.name!r} in "
-                f"'{brief(self.atom)}' are not its slope and the rest: they make "
-                f"{claimed[k]:.6g} of what is {own[k]:.6g} at the data {words(place.rows[k])}; "
-                "correct them."
+                f"'{brief(self.atom)}' are not its slope and its constant part: "
+                f"they give {claimed[k]:.6g}, the atom is {own[k]:.6g}, at the data "
+                f"{words(place.rows[k])}; correct them."
             )
 
     def check_pieces(self, place: Place) -> None:

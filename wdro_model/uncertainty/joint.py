@@ -27,6 +27,9 @@ from wdro_model.uncertainty.samples import (
 )
 from wdro_model.uncertainty.supports import Everywhere
 
+OF_SAMPLES = ("matrix", "mean", "shares")
+"""Cached properties of `JointSamples` that depend on the samples, not on the parameters alone."""
+
 
 class JointSamples:
     """The N observed vectors xi_k in R^d: the parameters' samples, flattened and side by side.
@@ -292,21 +295,19 @@ class JointSamples:
                     f"{len(namesakes)} uncertain parameters are called {key!r}; use the parameters "
                     "themselves as keys, or give them names of their own."
                 )
-            hint = did_you_mean(key, [p.name() for p in self.parameters])
-            raise ValueError(
-                f"scenarios are given for {key!r}, which is not an uncertain parameter here.{hint} "
-                f"The keys must be the parameters, or their names {names}."
-            )
-        label = repr(key.name()) if isinstance(key, UncertainParameter) else repr(key)
+        name = key.name() if isinstance(key, UncertainParameter) else key
+        hint = did_you_mean(
+            key, [p.name() for p in self.parameters] if isinstance(key, str) else ()
+        )
         raise ValueError(
-            f"scenarios are given for {label}, which is not an uncertain parameter here; the keys "
-            f"must be the parameters, or their names {names}."
+            f"scenarios are given for {name!r}, which is not an uncertain parameter here.{hint} "
+            f"The keys must be the parameters, or their names {names}."
         )
 
     def __getstate__(self) -> dict[str, Any]:
         """The state without arrays that follow from those of the parameters."""
-        left_out = {"matrix", "mean", "shares"} | (set() if self._replaced else {"_data"})
-        return {key: value for key, value in self.__dict__.items() if key not in left_out}
+        derived = OF_SAMPLES if self._replaced else (*OF_SAMPLES, "_data")
+        return {key: value for key, value in self.__dict__.items() if key not in derived}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -346,9 +347,7 @@ class JointSamples:
     ) -> JointSamples:
         """The same parameters with other samples or other probabilities."""
         twin = object.__new__(JointSamples)
-        twin.__dict__.update(
-            {k: v for k, v in self.__dict__.items() if k not in ("matrix", "mean", "shares")}
-        )
+        twin.__dict__.update({k: v for k, v in self.__dict__.items() if k not in OF_SAMPLES})
         twin._data, twin._rows, twin._replaced = data, rows, self._replaced or replaced
         twin.size, twin.left_out = len(data) if rows is None else len(rows), 0
         twin._weigh(probabilities)

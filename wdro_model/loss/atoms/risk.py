@@ -225,8 +225,8 @@ class Probability:
     def _refuse(self, sign: str, level: object) -> NoReturn:
         raise ValueError(
             f"probability({self.event}) {sign} ... cannot be asked for: a probability is bounded "
-            "from below, over all distributions of a ball. Write probability(g <= 0) >= 0.9; that "
-            "an event is rare is that its opposite is likely: probability(g >= 0) >= 0.9."
+            "from below, over all distributions of a ball. Write probability(g <= 0) >= 0.9. For a "
+            "rare event bound the probability of its opposite: probability(g >= 0) >= 0.9."
         )
 
     __le__ = partialmethod(_refuse, "<=")
