@@ -1,9 +1,9 @@
 """Parametrize and compile: programs that are solved again, on other data or with other numbers.
 
-Two models that differ in their samples are written as two trees of CVXPY expressions. Where these
-are of one form, the constants in which they differ are the data. A copy with parameters in their
-place is compiled once, and is then solved for any data by setting the parameters: CVXPY's map from
-parameters to numbers is affine in them, as is the program in what is replaced.
+Two models that differ only in their samples are written as two trees of CVXPY expressions. If the
+trees have the same form, the constants that differ are the data. A copy with parameters in place of
+these constants is compiled once and solved for any data by setting the parameters: this is CVXPY's
+DPP, in which a program is affine in its parameters.
 
 The radius and the values of certain parameters change between solves, and are parameters as well. A
 compiled program is solved again while its form and its units suit the model; if not, `Compilation`
@@ -42,6 +42,7 @@ class ParametricProgram:
     written: the program with numbers, as it was written.
     data: the constants of it that become parameters.
     fixed: variables and parameters of the user, which stand for themselves.
+    keep_sign: declare each parameter with the sign of its data.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class ParametricProgram:
         self.own_data = ProgramData(self, self.program, values, [])
 
     def data_of(self, other: RescaledProgram) -> ProgramData | None:
-        """The data of another program of this form; None if its form is another one."""
+        """The data of another program of this form; None if that has another form."""
         compared = compare_programs(
             self.written.problem, other.problem, self.fixed, self.parameters
         )
@@ -97,14 +98,14 @@ class ProgramData:
     program: RescaledProgram
     """The parametric program, with the user's constraints and the factors of this one."""
     values: Pairs
-    """Parameters of the parametric program and the data."""
+    """Pairs of a parameter of the parametric program and its value."""
     twins: Pairs
-    """Parameters of the parametric program, and the parameters whose values they take."""
+    """Pairs of a parameter of the parametric program and the parameter whose value it takes."""
 
     def load(self) -> None:
         """Set the parameters to the data."""
         if self.parametric.loaded is not self:
-            self.parametric.loaded = None  # an interrupt leaves only some of them set
+            self.parametric.loaded = None  # an interrupt may leave some of them without their value
             for parameter, value in self.values:
                 parameter.save_value(value)
             self.parametric.loaded = self
@@ -144,7 +145,7 @@ def compare_programs(
     """The differences between two programs of one form; None if their forms differ.
 
     fixed: variables and parameters of the user, which stand for themselves.
-    asked: ids of expressions of the first program that are paired in any case.
+    asked: ids of constants of the first program that are paired even if their values agree.
     """
     trees = TreeComparison({id(leaf) for leaf in fixed}, asked)
     lists = (mine.constraints, theirs.constraints)
@@ -165,7 +166,7 @@ class TreeComparison:
 
     @property
     def data(self) -> Pairs:
-        """Constant expressions that differ, or are asked for."""
+        """Pairs of constant expressions that differ, or are asked for."""
         return list(self._data.values())
 
     @property
@@ -179,7 +180,7 @@ class TreeComparison:
         if id(a) in self._partners:
             return self._partners[id(a)] == id(b)
         self._partners[id(a)] = id(b)
-        if a is b and id(a) not in self._asked:
+        if a is b and id(a) not in self._asked:  # a common subtree: its leaves are the same
             return all(self._pair_leaves(leaf, leaf) for leaf in [*a.variables(), *a.parameters()])
         if type(a) is not type(b) or a.shape != b.shape:
             return False
@@ -193,12 +194,12 @@ class TreeComparison:
         return all(self.same_form(x, y) for x, y in zip(a.args, b.args))
 
     def _pair_leaves(self, a: Any, b: Any) -> bool:
-        """Let a leaf stand for another; False where a third one does."""
+        """Pair two leaves; False if one of them is paired with a third leaf."""
         known = self._partners.setdefault(id(a), id(b)) == id(b)
         return known and self._leaves.setdefault(id(b), (a, b))[0] is a
 
     def _pair_constants(self, a: Any, b: Any) -> bool:
-        """Note constants that differ; False where one has variables."""
+        """Record constants that differ; False if `b` is no constant."""
         if b.variables() or b.parameters():
             return False
         if id(a) in self._asked or not _equal(a.value, b.value):
@@ -288,17 +289,17 @@ class CompiledProgram:
     units: Units
     radius: float
     takes_any_radius: bool
-    """Is the radius a parameter of the program, or not in it at all?"""
+    """Is the radius a parameter of the program, or absent from it?"""
     inlined: tuple[bytes, ...]
-    """The values of certain parameters that may be in it as numbers."""
+    """Values of the certain parameters that the program may hold as constants."""
     certain: tuple[bytes, ...]
-    """The values of certain parameters for which its rows were found to be of order one."""
+    """Values of the constraints' parameters, for which the rows were scaled to order one."""
     data: ProgramData | None = None
     """The data, where it is a parameter of the program."""
 
     @cached_property
     def plan_again(self) -> Any:
-        """The plan of another solve."""
+        """The plan of the next solve, which uses this program again."""
         return replace(self.plan, compiled=self, compilation=Compilation.AGAIN)
 
     @cached_property
@@ -308,7 +309,7 @@ class CompiledProgram:
         return shared.warm_solver(self.plan.solver, self.layout.variables)
 
     def stale_reason(self, model: Model) -> Compilation | None:
-        """Why the program does not stand for the model; None if it does."""
+        """The reason to compile a new program for the model; None if this one will do."""
         robust, radius = self.plan.key[0] != "erm", model.radius
         if robust and (self.radius == 0) != (radius == 0):
             return Compilation.ZERO_RADIUS

@@ -1,8 +1,9 @@
 """Convex programs by conic solvers: rescale, parametrize, compile, solve, and check the answer.
 
-Most problems are of order one, and are solved once, as they were written. An answer whose numbers
-are not of order one tells better units, in which the program is solved again. The best decision of
-all answers is returned; an answer in the first units is kept for the next solve.
+Most problems are of order one, and are solved once, as they were written. If numbers of an answer
+are far from order one, the program is solved again in the units that the answer suggests. The best
+decision of all attempts is returned. The program is kept for the next solve if its first units were
+right. `run_conic` is the stage "conic"; `solve_program` is its core, which other stages call too.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ class Attempt:
 
 
 def run_conic(model: Model, chosen: Plan, solver: Conic, options: Options) -> Solution:
-    """Hand the convex program to a conic solver."""
+    """Solve the convex program of a plan by a conic solver, and report the solution."""
     clock, reached = Clock(), list[Array]()
     shown = {"verbose": options.verbose, "progress": options.progress}
     with clock.until_stopped():
@@ -160,7 +161,7 @@ def run_conic(model: Model, chosen: Plan, solver: Conic, options: Options) -> So
 
 
 def refuse_outside_hull(model: Model, x: Array) -> None:
-    """Refuse a decision that meets the CVXPY form of a set, and is no mixture of its points."""
+    """Raise a ValueError if a decision meets the CVXPY form of a set but is outside its hull."""
     for member in model.feasible.memberships:
         own = x[model.feasible.layout.slices[member.variable]]
         if not (member.set.form_is_hull or member.set.contains(own, HULL_TOLERANCE)):
@@ -174,8 +175,8 @@ def refuse_outside_hull(model: Model, x: Array) -> None:
 def _evaluate(model: Model, chosen: Plan, attempt: Attempt) -> Attempt:
     """The attempt with the worst-case risk of its decision as its value.
 
-    If that is a program of its own, it is solved only where numbers are not all of order one: then
-    the program of the solve may have stopped far from the best values of its own variables.
+    Where this risk takes another program, that is solved only if some numbers are far from order
+    one: then the auxiliary variables of the first program may be far from their best values.
     """
     counterpart = chosen.counterpart
     if counterpart is None or not isinstance(model, RobustModel):
@@ -197,9 +198,9 @@ def solve_program(
     progress: bool = False,
     reached: list[Array] | None = None,
 ) -> Attempt:
-    """The answer of a solver, to which the variables and dual variables are set.
+    """Solve the program of a plan; set variables and dual variables to the best answer.
 
-    reached: gets the point of a solver that was stopped.
+    reached: a list to which the point of a solver that was stopped is appended.
     """
     shown = {"verbose": verbose, "progress": progress, "title": chosen.method}
     run = ConicRun(model, chosen, solver, shown, [] if reached is None else reached)
@@ -216,19 +217,19 @@ def solve_program(
 
 @dataclass(frozen=True)
 class ConicRun:
-    """A model, its plan and a solver: the search for an answer in good units."""
+    """One conic solve: a search for units in which the numbers of the answer are of order one."""
 
     user_model: Model
     plan: Plan
     solver: Conic
     shown: Mapping[str, Any]
-    """How the solver shows itself."""
+    """Arguments of the solver that say what it prints."""
     reached: list[Array]
     """Points of solvers that were stopped."""
 
     @cached_property
     def model(self) -> Model:
-        """The model whose numbers tell the units: without its ball where that does not count."""
+        """The model whose numbers give the units: without its ball for the mean loss."""
         return self.plan.counted(self.user_model)
 
     @cached_property
@@ -238,7 +239,7 @@ class ConicRun:
 
     # -------------------------------------------------------------- compiled before
     def solve_compiled(self) -> Attempt | None:
-        """The answer of the kept program; None if there is none, or its answer is no good."""
+        """The answer of the kept program; None if there is none, it fails or needs other units."""
         compiled = self.plan.compiled
         if compiled is None or self.shown["verbose"]:
             return None
@@ -250,7 +251,10 @@ class ConicRun:
                 attempt = self._solve_from_last_basis(compiled)
             else:
                 attempt = self._solve_again(compiled.program, compiled.units)
-        except (OutOfTime, KeyboardInterrupt):  # a call that was left behind may still use it
+        except (
+            OutOfTime,
+            KeyboardInterrupt,
+        ):  # the solver's thread, which is not waited for, may still use it
             self.model.memory.programs.drop(self.plan.key)
             self.model.memory.forms.drop(self.form_key)
             raise
@@ -321,7 +325,7 @@ class ConicRun:
                 attempts.append(self.attempt(units))
             except FAILURES:
                 continue
-            except (OutOfTime, KeyboardInterrupt):  # there is an answer, if not in the best units
+            except (OutOfTime, KeyboardInterrupt):  # the attempts so far have an answer
                 break
         answers = [attempt for attempt in attempts if attempt.violation <= BROKEN_CONSTRAINT]
         if not answers:
@@ -333,10 +337,10 @@ class ConicRun:
         return attempts[0]
 
     def first_attempt(self) -> Attempt:
-        """The first answer: in units that are guessed, as written, or in those of some point."""
+        """Solve in guessed units, else in the user's, else in the units of some feasible point."""
         guess = units_at(self.model)
         if uncommon := uncommon_units(guess.decision):
-            with suppress(*FAILURES):  # a guess that is no good: as the user wrote it
+            with suppress(*FAILURES):  # the guess failed: next, the user's own units
                 return self.attempt(Units(uncommon, guess.loss))
         try:
             return self.attempt(Units({}, guess.loss))
@@ -421,12 +425,12 @@ class ConicRun:
         return Units(uncommon_units(here.decision), here.loss)
 
     def _solve_by_others(self, failure: SolverError) -> Attempt:
-        """The answer of another installed solver, where the usual one has none.
+        """The answer of another installed solver, after the usual one has failed.
 
-        An InfeasibleError where a program of its own shows that no decision meets the constraints.
+        An InfeasibleError if a program of the constraints alone shows that no decision meets them.
         """
         certain = [*self.model.feasible.constraints, *self.model.feasible.set_forms()]
-        self._units_at_some_point()
+        self._units_at_some_point()  # an InfeasibleError if the set is empty
         for constraint in self.model.feasible.uncertain:
             least = least_excess(constraint, certain)
             largest = max(row.unit for row in constraint.written_rows())
@@ -490,13 +494,13 @@ class ConicRun:
 
     # -------------------------------------------------------------- judging answers
     def better_units(self, last: Attempt, by_loss: bool) -> Units | None:
-        """The units for another solve; None where those of the last one were right.
+        """The units for another solve; None if those of the last attempt were right.
 
-        A small value may be what a solver leaves of zero, in which there is no unit to be read: the
-        loss at zero itself tells one, or none where zero is a solution in all units.
+        The unit of a variable is its size at the last decision. A small value may be a zero up to
+        the solver's tolerance; its unit is then taken from the slope of the loss at zero.
 
-        by_loss: an answer in wrong units may itself be wrong, and the loss there is asked first for
-            what changes it; later the sizes of the variables.
+        by_loss: prefer the units that the loss suggests to the sizes of the variables, since an
+            answer in wrong units may itself be wrong.
         """
         sizes = self._sizes(last.decision)
         used = {v: last.units.decision.get(v, 1.0) for v in sizes}
@@ -522,7 +526,7 @@ class ConicRun:
         return {v: size if size < np.inf else 0.0 for v, size in sizes.items()}
 
     def _with_zeros(self, x: Array, small: set[Any]) -> Array:
-        """The decision with small variables replaced by zero, where that is as good."""
+        """The decision with small variables set to zero, if it is as good and as feasible."""
         at_zero = x.copy()
         for variable in small:
             at_zero[self.model.feasible.layout.slices[variable]] = 0.0
@@ -544,8 +548,9 @@ class ConicRun:
             except SolverError:  # the value cannot be computed: that of the solver
                 return attempt.answer.value
 
-        least = max(1e-6, 10 * min(attempt.violation for attempt in attempts))
-        ranks = [(a.violation > least, value(a)) for a in attempts]
+        # Decisions that meet the constraints come first, then smaller values.
+        allowed = max(1e-6, 10 * min(attempt.violation for attempt in attempts))
+        ranks = [(a.violation > allowed, value(a)) for a in attempts]
         first = min(range(len(attempts)), key=ranks.__getitem__)
         checked = attempts[first].with_value(ranks[first][1])
         same = checked.answer.status == attempts[first].answer.status

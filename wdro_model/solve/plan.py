@@ -1,7 +1,8 @@
 """Plan a solve: the objective, the solver, and the reasons for both.
 
-Planning solves nothing. Where there are many samples, a few of them tell whether there is a convex
-program.
+Planning solves no program. With many samples, the program of a few extreme ones is written to see
+whether it is convex. `Problem.solve` and `Problem.explain` call `plan`; a new method is one more
+entry of `METHODS`.
 """
 
 from __future__ import annotations
@@ -56,20 +57,20 @@ from wdro_model.solvers.objective import Objective
 
 @dataclass(frozen=True)
 class Limits:
-    """Sizes from which another way is faster, measured on models of benchmarks/."""
+    """Sizes at which another method is faster, measured on the models of benchmarks/."""
 
     form_variables: int = 5000
-    """Variables of its own up to which the CVXPY form of a set is taken in place of its oracle."""
+    """Auxiliary variables up to which the CVXPY form of a set is used in place of its oracle."""
     curved_variables: int = 500
-    """Variables up to which a curved set is left to quadratic models; above, to vertices."""
+    """Variables up to which QuasiNewton is chosen for curved sets; above, Frank-Wolfe."""
     composite_numbers: int = 2_000
-    """Numbers of data from which a smooth mean loss is left to gradients, not to cones."""
+    """Entries of the data above which a smooth mean loss takes gradients, not cones."""
     composite_gap: float = 1e-6
     """Relative gap to which such a loss is minimised."""
     aggregated_samples: int = 5_000
     """Samples from which those with the same largest piece are merged."""
     aggregated_width: int = 600
-    """Numbers in the forms of an aggregation, at most: each Newton step has a matrix of them."""
+    """Most coefficients of the affine pieces: the Hessian of each Newton step is as wide."""
 
 
 LIMITS = Limits()
@@ -85,15 +86,15 @@ class Plan:
     formula: str
     reasons: tuple[str, ...]
     by_sample: bool = False
-    """Does the program of the objective hold every sample, rather than their mean?"""
+    """Does the program of the objective contain every sample, rather than only their mean?"""
     has_program: bool = False
-    """Is there a convex program, by which the solver works?"""
+    """Does the solver work on a convex CVXPY program?"""
     objective: Callable[[], Objective] | None = None
     """The objective as a smooth function, for the Frank-Wolfe methods."""
     counterpart: Counterpart | None = None
     """The exact counterpart; None for the mean loss and for a smoothed objective."""
     remainder: Callable[[], Program] | None = None
-    """What the ball adds to a smooth mean loss, where that is a program without samples."""
+    """The worst-case risk minus a smooth mean loss, where that is a program without samples."""
     maxima: Callable[[RobustModel], SampleMaxima | None] | None = None
     """The objective by maxima of affine forms of the samples, where it has that form."""
     key: tuple[Any, ...] = ()
@@ -112,13 +113,13 @@ class Plan:
         return "smoothed" if self.objective is None else "first_order"
 
     def because(self, reason: str) -> Plan:
-        """The plan with one more reason, the first to be told."""
+        """The plan with one more reason, placed before the others."""
         return replace(self, reasons=(reason, *self.reasons))
 
     def program(self, model: Model, count: int | None = None) -> Program | None:
         """The objective as a convex program; None where CVXPY sees no convexity.
 
-        count: the number of samples that those of the model stand for.
+        count: the number of samples of the whole data, where `model` has a few of them.
         """
         if self.counterpart is None:
             return empirical_program(model, count=count)
@@ -126,7 +127,7 @@ class Plan:
         return exact.program_of(model)
 
     def counted(self, model: Model) -> Model:
-        """The model without its ball, where that does not count."""
+        """The model without its ball, where the objective is the mean loss."""
         if self.counterpart is None and isinstance(model, RobustModel):
             return model.without_ball()
         return model
@@ -158,7 +159,7 @@ def plan(model: Model, method: str, solver: Solver | None, relax: bool = False) 
 
 
 def is_stochastic(solver: Solver | None) -> bool:
-    """Is a solver given that sees a few samples at a time?"""
+    """Does the solver see only a few samples in each gradient? False for None."""
     gradients = has_features(solver, Feature.GRADIENTS)
     return gradients and not has_features(solver, Feature.FULL_GRADIENTS)
 
@@ -174,10 +175,12 @@ def refuse_undefined(
 ) -> None:
     """Raise an UnboundedError where the data may leave the domain of the loss.
 
-    decision: the decision of a solve; before it, only what holds for all decisions is judged.
+    decision: the decision that a solve returned; None before the solve, when only the checks that
+    hold for all decisions are made.
     """
     if isinstance(model, RobustModel) and model.radius > 0 and model.expression is not None:
         judge = partial(refuse_outside_domain, model.expression, model.joint, model.cost.frozen)
+        # True if the domain depends on the decision, which has to be checked as well.
         if model.remember("domain of the loss", judge) and decision is not None:
             judge(decision)
 
@@ -194,9 +197,10 @@ def refuse_wrong_loss(model: Model) -> None:
         directions = np.abs(corners) if oracle.nonnegative_directions else corners
         corners = np.array([checked_vertex(oracle, oracle.minimize_relaxed(d)) for d in directions])
     for _ in range(3):
-        parts, shares = rng.uniform(0.2, 1.0, count), rng.uniform(-1.0, 1.0, count)
-        way = (shares - shares.mean()) @ corners
-        refuse_wrong_gradient(model.loss, parts @ corners / parts.sum(), way, rng, str(loss.name))
+        # A point inside the convex hull of the vertices, and a direction within their affine hull.
+        weights, shifts = rng.uniform(0.2, 1.0, count), rng.uniform(-1.0, 1.0, count)
+        x, direction = weights @ corners / weights.sum(), (shifts - shifts.mean()) @ corners
+        refuse_wrong_gradient(model.loss, x, direction, rng, str(loss.name))
 
 
 # ------------------------------------------------------------------ methods
@@ -323,7 +327,7 @@ def by_aggregation(
         and feasible.has_conic_form
         and not feasible.is_integer
         and (asked or not (feasible.has_oracle_sets or feasible.uncertain))
-        and model.shares.probabilities is None  # cells count their samples
+        and model.shares.probabilities is None  # the weight of a cell is its number of samples
     )
     forms = maxima(model) if suits and isinstance(model, RobustModel) else None
     if forms is not None and forms.width <= LIMITS.aggregated_width:
@@ -345,7 +349,7 @@ def mean_through_maxima(model: RobustModel) -> SampleMaxima | None:
 
 
 def takes_composite(model: RobustModel, solver: Solver | None) -> bool:
-    """Are quasi-Newton steps asked for, or faster than a cone for each sample, and possible?"""
+    """Does the stage "composite" apply, and is it asked for or faster than one cone per sample?"""
     feasible = model.feasible
     suits = has_features(solver, Feature.COMPOSITE) or (
         solver is None
@@ -365,7 +369,8 @@ def takes_composite(model: RobustModel, solver: Solver | None) -> bool:
 def first_order_solver(model: Model) -> FrankWolfe | QuasiNewton:
     """Frank-Wolfe for polytopes and oracles, quadratic models for curved and unbounded sets.
 
-    Towards a minimiser inside a ball, or on its boundary, vertices lead in ever shorter steps.
+    Steps towards vertices become ever shorter if the minimiser lies inside a ball, or on its
+    boundary.
     """
     oracle = model.feasible.oracle()
     if model.feasible.is_integer or oracle.dimension > LIMITS.curved_variables:
@@ -377,7 +382,7 @@ def first_order_solver(model: Model) -> FrankWolfe | QuasiNewton:
 
 
 def empirical_with_convexity(model: Model) -> Empirical | EmpiricalTails:
-    """The empirical risk, its convexity read off the Hessian where the loss is quadratic in x."""
+    """The empirical risk; the Hessian tells whether a loss that is quadratic in x is convex."""
     if model.tails is not None:
         return EmpiricalTails(model)
     objective = Empirical(model)
@@ -413,6 +418,7 @@ def _with_solver(model: Model, draft: Plan, solver: Solver | None, relax: bool) 
         if _needs_branching(model, draft):
             return _branching(model, draft, BranchAndBound())
     if solver is None and feasible.has_oracle_sets:
+        # Vertices and a conic program for kinks, which Frank-Wolfe cannot follow.
         nonsmooth = draft.objective is None and not _has_small_form(model)
         if (nonsmooth or draft.has_kinks(model)) and _obstacle(model, draft, True) is None:
             return _by_columns(model, draft, Simplicial())
@@ -434,7 +440,7 @@ def _with_solver(model: Model, draft: Plan, solver: Solver | None, relax: bool) 
 
 
 def _by_columns(model: Model, draft: Plan, solver: Any) -> Plan:
-    """A conic program over the vertices of oracle sets."""
+    """The plan of a conic program over the vertices of oracle sets, by column generation."""
     obstacle = _obstacle(model, draft, by_columns=True)
     if obstacle is not None:
         raise ValueError(f"{obstacle}, which Simplicial asks for; use solver=FrankWolfe() instead.")
@@ -465,7 +471,7 @@ def _needs_branching(model: Model, draft: Plan) -> bool:
 
 
 def _branching(model: Model, draft: Plan, solver: Any) -> Plan:
-    """Branch and bound on integer decisions."""
+    """The plan of branch and bound on integer decisions."""
     if not model.feasible.is_integer:
         raise ValueError(
             "BranchAndBound is for integer decisions, and no variable is integer or boolean; "
@@ -481,7 +487,7 @@ def _branching(model: Model, draft: Plan, solver: Any) -> Plan:
 
 
 def _over_the_hull(model: Model, draft: Plan) -> Plan:
-    """The convex hull of the integer points, by its oracle."""
+    """The plan over the convex hull of the integer points, by its oracle."""
     reason = "relax=True: over the convex hull of the integer points"
     if draft.objective is not None and not draft.has_kinks(model):
         return replace(draft, solver=FrankWolfe(), reasons=(reason,))
@@ -491,7 +497,7 @@ def _over_the_hull(model: Model, draft: Plan) -> Plan:
 def _obstacle(model: Model, draft: Plan, by_columns: bool = False) -> str | None:
     """Why there is no conic program; None if there is one.
 
-    by_columns: sets that are known by their oracle alone are no obstacle.
+    by_columns: allow sets that are known only by their oracle.
     """
     if not by_columns and not model.feasible.has_conic_form:
         what = "the feasible set has no CVXPY form (an oracle set without constraints=)"

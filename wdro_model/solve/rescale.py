@@ -61,7 +61,7 @@ class Tolerances:
 
 TOLERANCES = Tolerances()
 PROBED_LEVELS = ((1.0, 1.0), (1.0, 0.0), (-1.0, -1.0))
-"""Probed decisions, but for noise: the sum of the entries of a vector, the value of a scalar."""
+"""Probed decisions before noise: the sum of the entries of a vector, the value of a scalar."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,10 +133,11 @@ def probe_loss(model: RobustModel, x: Array) -> Probe | None:
 
 
 def units_at(model: Model, x: Array | None = None) -> Units:
-    """The size of each variable that changes the loss as much as the samples do, and of the loss.
+    """Units of the variables and of the loss, measured on the loss itself.
 
-    At the decision x, or at decisions of order one. Variables that the loss does not see, and
-    variables that cannot be measured in another unit, are left out.
+    The unit of a variable is the change that moves the loss as much as the samples do, at the
+    decision x or, by default, at decisions of order one. Variables that the loss does not depend
+    on, and variables that cannot be measured in another unit, are left out.
     """
     if not isinstance(model, RobustModel) or model.expression is None:
         return Units({}, 1.0)
@@ -283,7 +284,7 @@ class RescaledProgram:
         ]
 
     def warm_solver(self, solver: Any, variables: tuple[cp.Variable, ...]) -> WarmHighs | None:
-        """The simplex solver that holds the linear program; None if it is none."""
+        """The simplex solver that holds the linear program, made once; None for other programs."""
         if "_warm" not in vars(self):
             warm = solver.warm(self.problem, variables) if self.is_linear else None
             object.__setattr__(self, "_warm", warm)
@@ -344,7 +345,7 @@ def _all_ordinary(sizes: np.ndarray) -> bool:
 
 
 def _row_sizes(expression: Any) -> np.ndarray | None:
-    """The change of each row with variables of order one; None where it is not defined."""
+    """The change of each row from variables of 0 to variables of order one; None if not defined."""
     variables, rng = expression.variables(), np.random.default_rng(0)
     before, values = [v.value for v in variables], []
     try:
@@ -405,7 +406,8 @@ def _rescale(model: Model, units: Units | None) -> RescaledModel[Any]:
     multiples = {id(p): sizes[p] * twin for p, twin in twins.items()}
     variables = {} if units is None else {id(v): u * v for v, u in units.decision.items()}
     expression = model.expression.tree_copy(multiples | variables)
-    if set(expression.parameters()) & set(sizes):  # hidden in an atom, such as an exponent
+    if set(expression.parameters()) & set(sizes):
+        # A parameter inside an atom, as in an exponent, was not replaced: the data keeps its unit.
         if units is None:
             return RescaledModel.unchanged(model)
         expression = times(model.expression.tree_copy(variables), 1.0 / units.loss)
@@ -508,8 +510,9 @@ def _has_extreme_numbers(model: RobustModel, sizes: dict[Any, float]) -> bool:
 def _cost_unit(model: RobustModel, loss: float) -> float:
     """The unit of cost in which the price of the radius is of order one.
 
-    The price is about what the budget adds to the loss, over the radius. Where it adds little, the
-    price in units of the radius would be as small, and what a solver leaves of zero as large as it.
+    The price is about the amount that the budget adds to the loss, over the radius. If the amount
+    is small, so is the price in units of the radius, down to the tolerance of a solver; a larger
+    unit of cost makes up for it.
     """
     radius = model.radius
     if not 1e-150 < radius < 1e150:
