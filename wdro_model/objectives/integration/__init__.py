@@ -33,17 +33,19 @@ __all__ = ["STRATEGIES", "Choice", "Integration", "Scales", "Slice", "Stream", "
 
 @dataclass(frozen=True)
 class Strategy:
-    """One entry of the table."""
+    """A way to integrate: when it does not apply, how to build it, when a later one is better."""
 
     refusal: Callable[[RobustModel], str | None]
+    """Reason why the strategy does not apply to a model; None if it applies."""
     build: Callable[[RobustModel, Scales], Integration]
     detour: Callable[[RobustModel], str | None] = lambda model: None
-    """Why a later one does better, where this one applies; asked if the user names none."""
+    """Reason to skip this strategy, though it applies, because a later one is better; None to take
+    it. Not asked if the user names the strategy."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A strategy by name, and why it was taken."""
+    """The name of a strategy, and the reason for which it was chosen."""
 
     name: str
     reason: str
@@ -68,7 +70,7 @@ def closed_form_refusal(model: RobustModel) -> str | None:
 
 
 def norms_refusal(model: RobustModel) -> str | None:
-    """Why no mixture of squared costs integrates the model; None if one does."""
+    """Reason why no mixture of squared costs integrates the model; None if one does."""
     if model.cost.exponent != 2.0:
         return "the ground cost is not a Euclidean norm"
     refused = _squared_refusals(model)
@@ -79,10 +81,9 @@ def norms_refusal(model: RobustModel) -> str | None:
 
 
 def _squared_refusals(model: RobustModel) -> dict[str, str | None]:
-    """Why each strategy in `MIXABLE` refuses the model with the square of its cost."""
+    """For each strategy in `MIXABLE`, its refusal of the model with the square of its cost."""
     twin = squared_twin(model)
-    refused = {name: STRATEGIES[name].refusal(twin) for name in MIXABLE}
-    return refused
+    return {name: STRATEGIES[name].refusal(twin) for name in MIXABLE}
 
 
 def build_norms(model: RobustModel, scales: Scales) -> EuclideanMixture:
@@ -91,7 +92,7 @@ def build_norms(model: RobustModel, scales: Scales) -> EuclideanMixture:
 
 
 def low_rank_detour(model: RobustModel) -> str | None:
-    """Two forms of two coordinates: the plane of the data will do."""
+    """Two forms of two coordinates that move: cells integrate over the plane of the data itself."""
     if cells_refusal(model) is not None:
         return None
     structure = form_structure(model)
@@ -108,9 +109,11 @@ def norms_detour(model: RobustModel) -> str | None:
 
 
 FEW_SAMPLES = 50
+"""Samples up to which cells are faster than a mixture of squared costs (`norms_detour`)."""
 MIXABLE = ("closed_form", "separable", "low_rank")
-"""Strategies for squared costs that tell the samples apart."""
+"""Strategies for squared costs whose slices give one value for each sample (`SampleSlice`)."""
 
+# In order of preference; roughly closed forms, then quadrature, then draws.
 STRATEGIES: dict[str, Strategy] = {
     "closed_form": Strategy(closed_form_refusal, ClosedForm),
     "separable": Strategy(separable_refusal, Separable),

@@ -54,7 +54,10 @@ class AffineTilt:
 
 
 class ClosedForm(Integration):
-    """Exact integration for affine losses."""
+    """Exact integration for affine losses and quadratic costs.
+
+    nodes: rows (M, d) of equal weight in place of the samples; see `surrogate`.
+    """
 
     name = "closed_form"
 
@@ -90,7 +93,7 @@ class ClosedForm(Integration):
     def surrogate(self) -> ClosedForm | None:
         """The integral over two nodes with the mean and variance of the samples in each coordinate.
 
-        None where it would save little.
+        None for a problem so small that the surrogate would save little.
         """
         if self.start != ROBUST or len(self.rows) <= 4:
             return None
@@ -114,7 +117,7 @@ class ClosedForm(Integration):
         return AffineTilt(variance, variance * slope / self.epsilon)
 
     def reference_log_mass(self, samples: Array) -> Array:
-        """The log mass that the reference gives to the box around each sample, computed once."""
+        """The log mass (K,) of the reference around each sample inside the box, computed once."""
         if self._reference is None:
             frame, origins, masses = self.frame, self.origins, [np.zeros(0)]
             step = max(1, CHUNK_ENTRIES // max(1, frame.dimension))
@@ -127,7 +130,7 @@ class ClosedForm(Integration):
 
 
 class FreeSlice(SampleSlice):
-    """mean_k phi_k at one x, on R^d."""
+    """mean_k phi_k at one x, on R^d: all samples have the same moves, so their mean suffices."""
 
     def __init__(
         self, rule: ClosedForm, x: Array, samples: Array, mean: Array, shares: SampleShares
@@ -159,18 +162,18 @@ class FreeSlice(SampleSlice):
         return self._gradient_at(self._mean, self._rule.tilt(self._slope, dual).shift)
 
     def by_sample(self, duals: Array) -> tuple[Array, Array]:
-        """phi and the mean cost, of the mean of the samples: all move alike. (J, 1) twice."""
+        """phi and the mean cost at the mean of the samples, (J, 1) each: all move alike."""
         points = [self.evaluate(float(dual)) for dual in duals]
         values, costs = [point.value for point in points], [-point.slope for point in points]
         return np.array(values)[:, None], np.array(costs)[:, None]
 
     def mixed_gradient(self, duals: Array, shares: Array) -> Array:
-        """The gradient in x at the mean of the scenarios: that of an affine loss is affine."""
+        """The gradient in x at the mean scenario: that gradient is affine in the scenario."""
         shifts = [self._rule.tilt(self._slope, float(dual)).shift for dual in duals]
         return self._gradient_at(self._mean, shares.sum(axis=1) @ np.array(shifts))
 
     def _gradient_at(self, mean: Array, move: Array) -> Array:
-        """The gradient in x of the loss at one scenario, the move in z."""
+        """The gradient in x of the loss at one scenario: `mean` plus the whitened move z."""
         scenario = mean + self._rule.frame.displacements(move)
         return self._rule.loss(self._x, scenario[None])[1](np.ones(1))
 
@@ -178,7 +181,7 @@ class FreeSlice(SampleSlice):
 def isotropic(
     dual: float, energy: float, product: float, dimension: int, epsilon: float
 ) -> DualPoint:
-    """phi_k - f(x, xi_k) where lambda_i = product for all i, energy = sum_i B_i^2.
+    """phi_k - f(x, xi_k) in closed form, if lambda_i = product for all i; energy = sum_i B_i^2.
 
     With q = 1 + 2 l product/eps: energy/(2 eps q) - eps d/2 log q, and its derivatives in l.
     """
@@ -196,11 +199,11 @@ class BoxIntegral:
     """Truncated Gaussians of K samples at one dual variable."""
 
     log_mass: Array
-    """Of each sample, (K,)."""
+    """Log mass of N(m, v) inside the box, for each sample, (K,)."""
     cost: Array
     """The mean cost of each sample, (K,)."""
     move: Array
-    """The mean of z over the samples, (d,)."""
+    """The weighted mean over the samples of the tilted mean of z, (d,)."""
 
 
 class BoxSlice(FreeSlice):
@@ -231,22 +234,22 @@ class BoxSlice(FreeSlice):
         return np.stack(values), np.stack(costs)
 
     def mixed_gradient(self, duals: Array, shares: Array) -> Array:
-        """The gradient in x at the mean of the scenarios, of which (dual j, sample k) has a share.
+        """The gradient in x at the mean scenario, weighted by shares_jk over duals j and samples k.
 
-        The loss is affine in the data: so is its gradient, whose mean takes the mean scenario.
+        The loss is affine in the data, and so is its gradient: the mean scenario gives its mean.
         """
         mean = shares.sum(axis=0) @ self._rule.rows[self._samples]
         moves = [self._integrate(float(dual), share).move for dual, share in zip(duals, shares)]
         return self._gradient_at(mean, np.sum(moves, axis=0))
 
     def _integrals(self, dual: float) -> BoxIntegral:
-        """The integrals at a dual variable, kept for the next call."""
+        """The integrals at a dual variable; those of the last dual variable are cached."""
         if self._last is None or self._last[0] != dual:
             self._last = (dual, self._integrate(dual, self._shares.array))
         return self._last[1]
 
     def _integrate(self, dual: float, shares: Array) -> BoxIntegral:
-        """The integrals, and the mean move of samples with these shares."""
+        """The integrals at a dual variable; the mean move weighs the samples by `shares` (K,)."""
         rule, size = self._rule, len(self._samples)
         frame, tilt = rule.frame, rule.tilt(self._slope, dual)
         root = np.sqrt(tilt.variance)

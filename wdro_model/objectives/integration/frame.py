@@ -29,14 +29,17 @@ from wdro_model.uncertainty.parameter import UncertainParameter
 from wdro_model.uncertainty.supports import Polyhedron
 
 WALL_CONTACT = 0.05
-"""Distance in deviations up to which a wall holds a mode."""
+"""A wall counts as touching a mode up to this distance, in standard deviations."""
 PROJECTION_SWEEPS = 8
 """Rounds of Dykstra's projections onto the walls of a polyhedron."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The moves y in R^r of the samples, their reference and their bounds."""
+    """Coordinates of the moves y in R^r, with the reference, the cost and the bounds in them.
+
+    A wall is a face of a polyhedral support, as opposed to the bound of a single coordinate.
+    """
 
     joint: JointSamples
     moving: Array
@@ -59,17 +62,17 @@ class Frame:
 
     @cached_property
     def columns(self) -> Array | slice:
-        """The coordinates that move, as a slice where they are side by side: views, no copies."""
+        """`moving` as a slice if it is consecutive: indexing then makes no copy."""
         return as_slice(self.moving)
 
     @cached_property
     def origins(self) -> Array:
-        """The samples in these coordinates, (N, r)."""
+        """The samples in the coordinates that move, (N, r)."""
         return self.joint.matrix[:, self.columns]
 
     @cached_property
     def bounded(self) -> bool:
-        """Does a box truncate some coordinate?"""
+        """True if some coordinate has a finite bound."""
         return bool(np.isfinite(self.lower).any() or np.isfinite(self.upper).any())
 
     # -------------------------------------------------------------- whitened moves
@@ -108,14 +111,14 @@ class Frame:
 
     # -------------------------------------------------------------- bounds and scenarios
     def bounds(self, owners: Array) -> tuple[Array, Array] | None:
-        """Bounds (B, r) on the moves of these samples; None on R^d."""
+        """Bounds (B, r) on the moves of the samples `owners` (B,); None if there are none."""
         if not self.bounded:
             return None
         origins = self.origins[owners]
         return np.minimum(self.lower - origins, 0.0), np.maximum(self.upper - origins, 0.0)
 
     def bounds_of(self, owners: Array, coordinates: Array) -> tuple[Array, Array]:
-        """Bounds (P,) on single coordinates of the moves."""
+        """Bounds (P,) on the moves of sample owners[p] in coordinate coordinates[p]."""
         origins = self.origins[owners, coordinates]
         lower, upper = self.lower[coordinates], self.upper[coordinates]
         return np.minimum(lower - origins, 0.0), np.maximum(upper - origins, 0.0)
@@ -148,7 +151,7 @@ class Frame:
         return np.concatenate(normals), np.concatenate(limits)
 
     def room(self, owners: Array) -> Array:
-        """A distance (B,) at which every coordinate has left the polyhedra, if they are bounded."""
+        """The distance (B,) of each sample from its farthest wall; 0 without walls."""
         normals, limits = self.walls
         if not len(limits):
             return np.zeros(len(owners))
@@ -157,7 +160,10 @@ class Frame:
         return (slack / np.maximum(sizes, 1e-300)).max(axis=1)
 
     def within_walls(self, owners: Array, moves: Array, deviation: Array) -> Array:
-        """The moves (B, r) near the closest ones inside the polyhedra, in units of deviations."""
+        """Moves (B, r) inside the polyhedra, about the closest ones to `moves`.
+
+        Distances are measured in units of `deviation` (B, r).
+        """
         normals, limits = self.walls
         if not len(limits):
             return moves
@@ -175,7 +181,7 @@ class Frame:
                 out = before - step[:, None] * normal
                 corrections[i] = before - out
         out = out * deviation
-        # What is left outside comes back along the way from the sample, which is inside.
+        # Few sweeps may end outside: such a move is shortened towards the sample, which is inside.
         used = out @ slopes.T
         with np.errstate(divide="ignore", invalid="ignore"):
             shares = np.where(used > slack, np.maximum(slack, 0.0) / used, 1.0)
@@ -184,11 +190,13 @@ class Frame:
     def wall_contacts(
         self, owners: Array, moves: Array, slopes: Array, deviation: Array
     ) -> tuple[Array, Array]:
-        """The falls of densities with these slopes (B, r) from the walls that hold them.
+        """The decay of densities away from the walls that stop their ascent.
 
-        A slope is a sum of multiples p_i >= 0 of the normals n_i of walls that touch the move: the
-        density falls like exp(-sum_i p_i s_i) with the distances s_i. Returned are the matrices
+        slopes (B, r): gradients of the log density, in units of `deviation`. A slope is a sum of
+        multiples p_i >= 0 of the normals n_i of walls that touch the move: the density
+        falls like exp(-sum_i p_i s_i) with the distances s_i. Returned are the matrices
         sum_i p_i^2 n_i n_i' (B, r, r) and steps (B, r) to where all s_i = 1/p_i, in deviations.
+        The multiples p_i come from non-negative least squares.
         """
         normals, limits = self.walls
         size, r = moves.shape
@@ -254,7 +262,7 @@ def frame_of(
 
 
 def as_slice(indices: Array) -> Array | slice:
-    """The indices as a slice where they are consecutive: it takes a view, not a copy."""
+    """The indices as a slice if they are consecutive: indexing then gives a view, not a copy."""
     first, count = (int(indices[0]), len(indices)) if len(indices) else (0, 0)
     if count and indices[-1] - first != count - 1:
         return indices
@@ -272,7 +280,7 @@ def box_of(joint: JointSamples) -> tuple[Array, Array]:
 
 
 def typical_radius(frame: Frame) -> float:
-    """The radius for which the reference of a frame has its default spread."""
+    """The radius whose default sigma is about the reference of this frame."""
     if frame.weights is not None:
         return max(float(2 * frame.weights @ frame.spread), 1e-300)
     return max(float(np.sqrt(2 * frame.spread.sum())), 1e-300)
@@ -281,9 +289,10 @@ def typical_radius(frame: Frame) -> float:
 def affine_dual(
     loss: FlatLoss, x: Array, samples: Array, frame: Frame, cost: BoundCost, radius: float
 ) -> float:
-    """The dual variable of a loss with the slopes G of this one at some samples, were it affine.
+    """A first guess of the dual variable: the optimal one of an affine loss with the same slopes.
 
-    G / (2 sqrt(radius)) for a quadratic cost, G for a norm.
+    With G the root mean square length of the slopes at `samples`, it is about
+    G / (2 sqrt(radius)) for a quadratic cost and G for a norm.
     """
     raw = loss(x, frame.joint.matrix[samples])[1].in_data(np.ones(len(samples)))
     weights = np.ones(frame.dimension) if frame.weights is None else frame.weights

@@ -38,10 +38,10 @@ class Stream:
 
 PILOT_STREAM = Stream(seed=0, stage=2**63 - 1)
 AUDIT_STREAM = Stream(seed=0, stage=2**63 - 2)
-"""Random numbers that no slice uses."""
+"""Streams apart from those of the slices: for first guesses, and for audits."""
 
 VERTEX, EMPIRICAL, ROBUST = "vertex", "ERM decision", "exact robust decision"
-"""Decisions to start a run from: a vertex of the set, or a decision of another method."""
+"""Values of `Integration.start`: where a run begins, a vertex or another method's decision."""
 
 
 @dataclass(frozen=True)
@@ -50,18 +50,20 @@ class Scales:
 
     epsilon: float
     sigma: float | Array
+    """Standard deviation of the reference, of all coordinates or of each, (d,)."""
     draws: int = 100
+    """Draws for each sample."""
 
 
 class Divergence(ArithmeticError):
-    """A density rises without end: at this dual variable the loss outgrows the cost."""
+    """The tilted density has no finite mass: at this dual variable the loss outgrows the cost."""
 
 
 class Slice(ABC):
     """The function l -> mean_k phi_k(x, l) at one decision x."""
 
     guess: float | None = None
-    """A dual variable to start the minimisation from; None for that of the last decision."""
+    """Dual variable to start the minimisation from; None for the last decision's minimiser."""
 
     @abstractmethod
     def evaluate(self, dual: float) -> DualPoint:
@@ -72,28 +74,34 @@ class Slice(ABC):
         """The gradient in x, (n,)."""
 
     def diagnostics(self, dual: float) -> Diagnostics | None:
-        """The errors of the values; None where they are those of rounding."""
+        """Error estimates of the values; None if the values are exact up to rounding."""
         return None
 
     def fixed_adversary_gradient(self, dual: float) -> Callable[[Array], Array] | None:
-        """Gradients at other decisions, the adversary held at its distribution; None if unknown."""
+        """The map from a decision to its gradient under the adversary's distribution for x.
+
+        None if the strategy cannot tell.
+        """
         return None
 
     def replying_adversary_gradient(self, dual: float) -> Callable[[Array], Array] | None:
-        """Gradients at decisions close to x, to which adversary and dual reply; None as above."""
+        """The map from a decision near x to its gradient, with adversary and dual chosen anew.
+
+        None if the strategy cannot tell.
+        """
         return None
 
     def likely_scenarios(self, dual: float) -> Array | None:
-        """The scenario to which the adversary most likely moves each sample, (N, d), or None."""
+        """The most likely scenario of the adversary for each sample, (N, d); None if unknown."""
         return None
 
 
 class SampleSlice(Slice):
-    """A slice that can tell its samples apart, at several dual variables at once."""
+    """A slice that also gives phi_k of each sample, at several dual variables at once."""
 
     @abstractmethod
     def by_sample(self, duals: Array) -> tuple[Array, Array]:
-        """phi_k and the mean cost, (J, K) twice; K = 1 where all samples have the same moves."""
+        """phi_k and the mean cost at J duals, (J, K) each; K = 1 if all samples move alike."""
 
     @abstractmethod
     def mixed_gradient(self, duals: Array, shares: Array) -> Array:
@@ -115,7 +123,7 @@ INFINITE = DualPoint(np.inf, -np.inf, np.nan)
 
 
 def infinite_gradient() -> FloatingPointError:
-    """The error where a gradient is asked for and the objective is infinite."""
+    """The error to raise if a gradient is asked for where the objective is infinite."""
     return FloatingPointError(
         "the smoothed objective is infinite here: the loss outgrows the cost, and has no gradient; "
         "give the data a bounded support."
@@ -123,7 +131,7 @@ def infinite_gradient() -> FloatingPointError:
 
 
 def refuse_undefined(values: Array, samples: Array) -> None:
-    """An error that names the first of the samples at which values (K, ...) are not finite."""
+    """Raise a FloatingPointError with the first sample whose values (K, ...) are not finite."""
     bad = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
     if bad.any():
         raise FloatingPointError(
@@ -133,18 +141,22 @@ def refuse_undefined(values: Array, samples: Array) -> None:
 
 
 class Integration(ABC):
-    """A way to compute the inner integral of a model at given scales."""
+    """A way to compute the inner integral of a model at given scales.
+
+    Subclasses give `slice` and `describe`; all other methods have defaults for strategies that
+    keep nothing from one decision to the next.
+    """
 
     name: str
     exact: bool = True
     """True if the values are free of Monte Carlo error."""
     adapts: bool = False
-    """True if the draws are made for one decision and one dual."""
+    """True if draws fit one decision and dual alone, and `refresh` must follow both."""
     recalls: bool = False
-    """True if modes that were seen at other dual variables start the search for those at this one;
-    set by an objective whose values contradict each other."""
+    """True if the search for modes also starts at the modes of other dual variables; set by
+    `Moving` when its values contradict convexity."""
     start: str = VERTEX
-    """The decision at which a run starts that is given none."""
+    """The decision at which a run starts if the user gives none."""
 
     def __init__(self, model: RobustModel, scales: Scales) -> None:
         self.model, self.scales = model, scales
@@ -153,7 +165,7 @@ class Integration(ABC):
 
     @property
     def rows(self) -> Array:
-        """The samples (N, d), or nodes that stand for them."""
+        """The samples (N, d), or fewer nodes in their place (see `ClosedForm.surrogate`)."""
         return self.joint.matrix
 
     @abstractmethod
@@ -171,28 +183,28 @@ class Integration(ABC):
 
     # -------------------------------------------------------------- from one evaluation to the next
     def refresh(self, x: Array, dual: float) -> None:  # noqa: B027
-        """Make nodes or draws anew, for this decision and dual variable."""
+        """Place quadrature nodes or draws anew, for this decision and dual variable."""
 
     def settle_dual(self, x: Array, dual: float | None) -> float:
-        """Refresh at x and at the dual variable that belongs to it; `dual` is a first guess."""
+        """Refresh at x and its optimal dual variable; return the dual. `dual` is a first guess."""
         assert dual is not None
         self.refresh(x, dual)
         return dual
 
     def findings(self) -> object:
-        """Modes and the like that help integrals of the same model at another stage or radius."""
+        """Modes and similar results, to warm start the same model at another stage or radius."""
         return None
 
     def use_findings(self, findings: object, dual: float) -> None:  # noqa: B027
-        """Take up findings, of any strategy; `dual` is the dual variable that is expected."""
+        """Warm start from the findings of any strategy; `dual` is the dual to expect."""
 
     def surrogate(self) -> Integration | None:
-        """A cheaper strategy of nearly the same value to start with, where there is one."""
+        """A cheaper strategy of nearly the same value, for the start of a run, or None."""
         return None
 
     # -------------------------------------------------------------- errors
     def support_error(self, samples: Array, shares: SampleShares) -> float:
-        """Standard error of the value for the mass of the support, where that is estimated."""
+        """Standard error of the value that comes from an estimated mass of the support."""
         return 0.0
 
     def audit(self, diagnostics: Diagnostics, x: Array, dual: float) -> Diagnostics:

@@ -1,4 +1,6 @@
-"""Strategies that draw: around the modes of exp(f/eps - l c/eps) times the reference, or from it.
+"""Strategies that draw scenarios: from the modes of the tilted density, or from the reference.
+
+The tilted density is exp(f/eps - l c/eps) times the reference.
 
 For a squared cost and an affine loss the proposal N(xi_k + m_k, v), m = v grad f/eps, is the tilted
 distribution itself and all weights are equal. A maximum of affine pieces is covered by the mixture
@@ -14,12 +16,12 @@ the proposal is drawn by rejection with a bounded number of tries; the masses th
 reference give to the support are estimated from the acceptance rates. They shift the value by a
 constant for each sample, and no derivative.
 
-Draws around some of the modes agree with each other whatever the others carry: their effective
-sample size is full, and their standard error knows nothing of it. So an audit starts ascents from
-random places that the finder has not used: of the reference, as far out as the draws, all over the
-support. A place that they reach and the mixture does not expect is mass elsewhere. With D such
-places, of which f1 were reached once and f2 twice, about D + f1 (f1 - 1)/(2 (f2 + 1)) exist (Chao's
-estimate).
+Draws that miss a mode still agree with each other: their effective sample size is full, and their
+standard error does not show the missing mass. So an audit starts ascents from random places that
+the search for modes has not used: draws of the reference, places as far out as the proposal's
+draws, places all over the support. An ascent that ends higher than the mixture predicts has found
+missing mass. With D such places, of which f1 were reached once and f2 twice, about
+D + f1 (f1 - 1)/(2 (f2 + 1)) exist (Chao's estimate).
 """
 
 from __future__ import annotations
@@ -78,10 +80,10 @@ from wdro_model.uncertainty.samples import SampleShares
 from wdro_model.uncertainty.sampling import GaussianSampler
 
 PROPOSAL_ENTRIES = 2**24
-"""Proposals of all samples are kept up to this many numbers, and found again for each use beyond
-(with one mode for each sample)."""
+"""Numbers up to which the proposals of all samples are stored. Beyond, they are computed again for
+each use, with one mode for each sample."""
 NOISE_ENTRIES = 2**22
-"""Random numbers are kept up to this many."""
+"""Random numbers up to which they are stored between calls."""
 
 
 @dataclass(frozen=True)
@@ -89,13 +91,13 @@ class Tolerances:
     """Effort of the strategies that draw scenarios."""
 
     reference_share: float = 0.05
-    """Share of the reference in the mixture, where the target is not known to be Gaussian."""
+    """Share of the reference in the mixture, if the target is not known to be Gaussian."""
     reference_dimensions: int = 8
-    """Dimension up to which a quadratic cost asks for that share."""
+    """Dimension up to which the mixture for a quadratic cost has that share of the reference."""
     dual_draws: int = 16
-    """Draws for each sample that look for the dual variable before the first refresh."""
+    """Draws for each sample in the search for the dual variable (`settle_dual`)."""
     dual_samples: int = 32
-    """Samples that look for it."""
+    """Samples in the search for the dual variable."""
     audited_samples: int = 16
     """Samples at which an audit searches for modes that were missed."""
     audit_draws: int = 64
@@ -114,11 +116,15 @@ class AuditFindings:
     places: list[Array] = field(default_factory=list)
     """Moves (r,)."""
     count: int = 0
-    """Audits so far, which have random numbers of their own."""
+    """Number of audits so far; each has random numbers of its own."""
 
 
 class Tilted(SampledIntegration):
-    """Importance sampling around the modes, S draws per sample."""
+    """Importance sampling around the modes of the tilted density, S draws per sample.
+
+    Calls go `slice` -> `draw` -> `proposals` -> `_search`: slices ask for draws, draws come from
+    the mixture of each sample, and a search for modes makes the mixture.
+    """
 
     name = "tilted"
     adapts = True
@@ -131,13 +137,15 @@ class Tilted(SampledIntegration):
         """Decision and dual variable of the last refresh."""
         self._mixture: Mixture | None = None
         self._settling = False
+        """True during `settle_dual`, which asks for the proposals of some samples alone."""
         self._modes_seen: dict[str, tuple[float, tuple[Array, ...]]] = {}
-        """Modes of the last and of the least dual variable: far ones belong to small duals."""
+        """Modes at the last and at the least dual variable: a small dual has modes far out."""
         self._audit = AuditFindings()
         self._numbers: tuple[tuple[Stream, int, bytes], Noise] | None = None
+        """The last random numbers, with their stream, number of draws and samples."""
         self._rejection = Rejection(self.frame, self.cost)
         self._lines: tuple[Array, PieceLines | None] | None = None
-        """The decision of the last search for pieces, and its result."""
+        """A decision, and the pieces or tangents of the loss there."""
 
     def describe(self) -> str:
         how = "the modes of the tilted density"
@@ -164,12 +172,13 @@ class Tilted(SampledIntegration):
             return InfiniteSlice()
 
     def settle_dual(self, x: Array, dual: float | None) -> float:
-        """Refresh at x and at the dual variable that minimises the objective there; returns it.
+        """Refresh at x and the dual variable that minimises the objective there; return the dual.
 
         In many dimensions the costs of draws concentrate: draws made for one dual variable say
-        little about another, and minimising over it on fixed draws runs off. Here the proposals
-        move along, for some of the samples. The first guess is `dual`, else G / (2 sqrt(radius)),
-        optimal for an affine loss of slope G and a squared cost (G for costs of order 1).
+        little about another, and a minimisation over the dual on fixed draws diverges. Here the
+        proposals are made anew at each dual variable, for some of the samples.
+        The first guess is `dual`, else G / (2 sqrt(radius)), optimal for an affine loss of slope G
+        and a squared cost (G for costs of order 1).
         """
         rows = spaced_indices(self.joint.size, EFFORT.dual_samples)
         radius = self.model.radius or typical_radius(self.frame)
@@ -198,7 +207,7 @@ class Tilted(SampledIntegration):
 
     # -------------------------------------------------------------- proposals
     def proposals(self, samples: Array) -> Mixture:
-        """The mixtures of these samples at the point of the last refresh."""
+        """The proposal mixtures of these samples, at the decision and dual of the last refresh."""
         if self._at is None:
             raise RuntimeError("the proposals have no decision yet: call refresh(x, dual) first.")
         if self.joint.size * max(1, self.frame.dimension) * 4 > PROPOSAL_ENTRIES:
@@ -210,7 +219,7 @@ class Tilted(SampledIntegration):
         return self._mixture.subset(samples)
 
     def _search(self, samples: Array, most: int) -> Mixture:
-        """Proposals with up to `most` modes for each sample."""
+        """Search for up to `most` modes of each sample, and make the mixtures from them."""
         target, frame = self._target(), self.frame
         if self._has_known_pieces(target):
             assert target.lines is not None
@@ -244,11 +253,11 @@ class Tilted(SampledIntegration):
         )
 
     def _has_known_pieces(self, target: Tilt) -> bool:
-        """True if the components are known without a search."""
+        """True if the pieces of the loss give all components, so that no search is needed."""
         return bool(self.pieces) and target.quadratic and not target.walled
 
     def _lines_at(self, x: Array) -> PieceLines | None:
-        """The affine pieces of the loss at a decision, or tangents where they are not known."""
+        """The affine pieces of the loss at a decision; tangents if the pieces are not known."""
         if self._lines is None or not np.array_equal(self._lines[0], x):
             lines = piece_lines(self.pieces, x, self.joint.mean, self.frame)
             self._lines = x, lines or tangents(self.loss, x, self.frame)
@@ -269,6 +278,7 @@ class Tilted(SampledIntegration):
         else:
             noise, log_mass = self._noise(samples, stream), np.zeros(len(samples))
             moves = proposals.transport(noise.uniform, noise.normal)
+        # log(reference density / proposal density), the masses of the support included.
         log_ratio = reference_of(frame, samples).log_density(moves) - proposals.log_density(moves)
         owners = np.repeat(samples, self.draws)
         rows = frame.rows(owners, moves.reshape(len(owners), frame.dimension))
@@ -276,7 +286,7 @@ class Tilted(SampledIntegration):
         return Draws(rows, costs, log_ratio + log_mass[:, None])
 
     def _noise(self, samples: Array, stream: Stream) -> Noise:
-        """The random numbers of these samples; kept for the next proposals."""
+        """The random numbers of these samples; stored, as new proposals use the same numbers."""
         key = (stream, self.draws, samples.tobytes())
         if self._numbers is not None and self._numbers[0] == key:
             return self._numbers[1]
@@ -293,7 +303,7 @@ class Tilted(SampledIntegration):
     def audit(self, diagnostics: Diagnostics, x: Array, dual: float) -> Diagnostics:
         """The diagnostics at (x, dual), with an error for modes that the draws may miss.
 
-        Places where some were found are remembered: the next search begins there too.
+        The missed modes that it finds are stored: later searches start ascents there too.
         """
         rows = spaced_indices(self.joint.size, EFFORT.audited_samples)
         self.refresh(x, dual)
@@ -328,7 +338,7 @@ def tilted_refusal(model: RobustModel) -> str | None:
 
 
 def affine_pieces_of(model: RobustModel) -> tuple[FlatLoss, ...]:
-    """The affine pieces whose maximum the loss is; none where they are not known."""
+    """The affine pieces f_j of a loss max_j f_j; an empty tuple if they are not known."""
     structure = model.structure
     pieces = () if structure is None or structure.pieces is None else structure.pieces
     loss, joint = model.loss, model.joint
@@ -346,15 +356,15 @@ class AuditLimits:
     starts: int = 12
     """Random starts for each sample, a third of each kind."""
     known_draws: int = 128
-    """Draws of the mixture that tell the mass it covers."""
+    """Draws of the mixture that estimate the mass it covers."""
     local_draws: int = 32
-    """Draws around a place that tell the mass there."""
+    """Draws around a place that estimate the mass there."""
     lacking: float = float(np.log(4.0))
-    """A place counts where it has so much more mass than the mixture gives to it."""
+    """A place counts as missed if its mass exceeds the mixture's mass there by this much."""
     negligible: float = float(np.log(1e-4))
     """Places with less mass do not count."""
     most_places: int = 8
-    """Places that are remembered, those of the largest mass."""
+    """Places that are stored, those of the largest mass."""
 
 
 AUDIT = AuditLimits()
@@ -365,9 +375,9 @@ class MissedMass:
     """The mass that a mixture does not cover."""
 
     log_mass: Array
-    """log(1 + unknown mass / known mass) for each sample, as far as random starts can tell."""
+    """log(1 + missed mass / known mass), estimated for each sample from random starts, (K,)."""
     places: Array
-    """Moves (P, r) to where it was found, the largest first."""
+    """Moves (P, r) to the missed modes, the one with the largest mass first."""
 
 
 def log_mean_exp(logs: Array) -> Array:
@@ -382,7 +392,10 @@ def search_missed_modes(
     reference: Component,
     generator: np.random.Generator,
 ) -> MissedMass:
-    """Search from random places for mass that the mixtures of these samples do not cover."""
+    """Search from random places for mass that the mixtures of these samples do not cover.
+
+    known: the mixtures; target: the log densities h_k of the samples `owners` (K,).
+    """
     size, r, rows = len(owners), target.dimension, np.arange(len(owners))
 
     def heights(moves: Array) -> Array:
@@ -395,7 +408,8 @@ def search_missed_modes(
     reach = np.abs(draws).max(axis=1)[:, None]
     moves, gradients = ascend_from_random(target, owners, reach, reference, generator)
     values = heights(moves)
-    # Ends of ascents that are higher than the mixture predicts, until all of them are looked at.
+    # `left`: ends of ascents where h exceeds the mixture's prediction, log mass + log density.
+    # Each round takes the highest one of each sample, and drops the ends at the same place.
     left = np.isfinite(values)
     left &= values > known_mass[:, None] + known.log_density(moves) + LIMITS.new_mode
     extra, once, twice, distinct = (np.zeros(size) for _ in range(4))
@@ -413,7 +427,7 @@ def search_missed_modes(
         covered = log_mean_exp(known.log_density(around) - density)
         counts = picked & (mass - known_mass > covered + AUDIT.lacking)
         counts &= mass > known_mass + AUDIT.negligible
-        # Ends that the Gaussian around this place explains are the same place.
+        # Ends whose height the Gaussian at this place predicts have reached the same place.
         top = values[rows, pick] - one.log_density(place[:, None])[:, 0]
         same = left & (values <= top[:, None] + one.log_density(moves) + LIMITS.new_mode)
         same[rows, pick] |= picked
@@ -437,8 +451,8 @@ def ascend_from_random(
 ) -> tuple[Array, Array]:
     """Ends (K, S, r) of ascents from random starts, and the gradients there.
 
-    A third starts from draws of the reference, a third as far out as `reach` (K, 1, r), a third all
-    over the support, often in corners.
+    A third of the starts are draws of the reference, a third are uniform in the box of half-widths
+    `reach` (K, 1, r), a third lie all over the support, often in corners.
     """
     size, r, third = len(owners), target.dimension, AUDIT.starts // 3
     shares = generator.random((size, third, r))
@@ -466,8 +480,9 @@ class Gaussian(SampledIntegration):
         phi_k ~ eps log mean_s w_s,   grad_x phi_k ~ sum_s w_s grad f(x, zeta_s) / sum_s w_s,
         d phi_k / dl ~ - sum_s w_s c_s / sum_s w_s.
 
-    Weights of draws that all miss the density are as even as those of draws that cover it, so that
-    they do not tell their error: some samples are integrated again by draws around the modes.
+    Draws that all miss the mass of the density have weights as even as draws that cover it, and
+    their standard error is too small. An audit therefore integrates some samples again, by
+    importance sampling around the modes (`Tilted`).
     """
 
     name = "gaussian"
@@ -499,7 +514,10 @@ class Gaussian(SampledIntegration):
         return Draws(self._buffer[: len(samples) * count], costs)
 
     def audit(self, diagnostics: Diagnostics, x: Array, dual: float) -> Diagnostics:
-        """The diagnostics, with the distance to draws that follow the density as missed mass."""
+        """The diagnostics, with the difference from `Tilted` on some samples as an error.
+
+        The difference counts if it is too large for the standard errors of both estimates.
+        """
         rows = spaced_indices(self.joint.size, EFFORT.audited_samples)
         other = Tilted(self.model, replace(self.scales, draws=EFFORT.audit_draws))
         values, errors = [], []
