@@ -121,14 +121,14 @@ def power_of_two(number: float) -> float:
     return float(2.0 ** np.clip(np.round(np.log2(number)), -1000, 1000))
 
 
-def declared(variable: Any) -> dict[str, Any]:
+def declared_attributes(variable: Any) -> dict[str, Any]:
     """The attributes that a variable was declared with."""
     return {k: v for k, v in variable.attributes.items() if v is not None and v is not False}
 
 
 def is_scalable(variable: Any) -> bool:
     """True if the variable can be measured in another unit."""
-    return set(declared(variable)) <= SCALABLE
+    return set(declared_attributes(variable)) <= SCALABLE
 
 
 # ------------------------------------------------------------------ trees
@@ -215,13 +215,13 @@ def times(expression: Any, factor: float) -> Any:
     return facts_of(expression).times(expression, factor, times)
 
 
-def factored(
+def split_factor(
     expression: Any, number: Callable[[Any], float | None] = constant_number
 ) -> tuple[float, Any]:
     """(c, e) with expression = c * e, where e has the same shape and no constant factor.
 
     All multiples of one expression give the same object e, so that `is` compares them:
-    factored(-x) and factored(51 * x) both give x.
+    split_factor(-x) and split_factor(51 * x) both give x.
     number: the value of a factor; None for expressions that are no factor.
     """
     factor, e = 1.0, expression
@@ -234,7 +234,7 @@ def square_of_number(
     expression: Any, number: Callable[[Any], float | None] = constant_number
 ) -> tuple[float, Any] | None:
     """(c, u) with expression = c u^2 and u of one entry; None for other expressions."""
-    factor, e = factored(expression, number)
+    factor, e = split_factor(expression, number)
     while not isinstance(e, Leaf):
         facts = facts_of(e)
         if (square := facts.square(e)) is not None:
@@ -242,7 +242,7 @@ def square_of_number(
             return (factor / by, square[0]) if by else None
         if (same := facts.same_number(e)) is None:
             return None
-        inner, e = factored(same, number)
+        inner, e = split_factor(same, number)
         factor *= inner
     return None
 

@@ -23,7 +23,13 @@ from cvxpy.constraints import Equality, Inequality, Zero
 
 from wdro_model.errors import UnknownToCost
 from wdro_model.loss.batched import BatchedLoss, FlatLoss
-from wdro_model.loss.expressions import declared, is_ordinary, is_scalable, power_of_two, times
+from wdro_model.loss.expressions import (
+    declared_attributes,
+    is_ordinary,
+    is_scalable,
+    power_of_two,
+    times,
+)
 from wdro_model.loss.structure import analyse
 from wdro_model.model import Memory, Model, RobustModel
 from wdro_model.objectives.cvar_thresholds import at_quantiles
@@ -312,7 +318,7 @@ def rescale_program(
 
 
 def _rescaled_variable(variable: cp.Variable, unit: float) -> cp.Variable:
-    attributes = declared(variable)
+    attributes = declared_attributes(variable)
     if "bounds" in attributes:
         attributes["bounds"] = [
             None if bound is None else np.asarray(bound, dtype=float) / unit
@@ -455,7 +461,9 @@ def _rescaled_parameters(
             lower = np.where(lower < -far, -np.inf, lower)
             support = Box(lower, np.where(upper > far, np.inf, upper))
         known = ("symmetric", "diag", "PSD", "NSD")
-        attributes = {k: p.attributes[k] for k in known if declared(p).get(k) is not None}
+        attributes = {
+            k: p.attributes[k] for k in known if declared_attributes(p).get(k) is not None
+        }
         twins[p] = UncertainParameter(
             p.shape, p.name(), samples=samples[p] / unit, support=support, **attributes
         )

@@ -145,12 +145,10 @@ def is_numbering(labels: Sequence[Any]) -> bool:
 def in_order(given: Any, labels: Sequence[Any] | None, what: str) -> Any:
     """The entries of a series or dictionary in the order of the labels; others unchanged."""
     values = list(given.values()) if isinstance(given, Mapping) else given
-    return reordered(values, labels_of(given), labels, what)
+    return reorder(values, labels_of(given), labels, what)
 
 
-def reordered(
-    values: Any, own: Sequence[Any] | None, labels: Sequence[Any] | None, what: str
-) -> Any:
+def reorder(values: Any, own: Sequence[Any] | None, labels: Sequence[Any] | None, what: str) -> Any:
     """Values whose labels are `own`, in the order of `labels`."""
     order = label_order(own, labels, what)
     return values if order is None else np.asarray(values)[order]

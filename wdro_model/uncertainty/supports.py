@@ -27,7 +27,7 @@ from wdro_model.uncertainty.samples import (
     label_order,
     labels_of,
     read_only,
-    reordered,
+    reorder,
 )
 
 __all__ = ["Box", "Everywhere", "Nonnegative", "Polyhedron", "Support", "Where"]
@@ -223,8 +223,8 @@ class Box(_Coordinatewise):
             return self
         lower, upper = self._labels
         return Box(
-            reordered(self.lower, lower, labels, "lower bounds"),
-            reordered(self.upper, upper, labels, "upper bounds"),
+            reorder(self.lower, lower, labels, "lower bounds"),
+            reorder(self.upper, upper, labels, "upper bounds"),
         )
 
     def __repr__(self) -> str:

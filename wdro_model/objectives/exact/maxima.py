@@ -27,7 +27,7 @@ import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 
-from wdro_model.loss.expressions import factored
+from wdro_model.loss.expressions import split_factor
 from wdro_model.loss.polynomial import affine_parts, dependence
 from wdro_model.model import RobustModel
 from wdro_model.objectives.empirical import Program, flat_slope
@@ -93,7 +93,7 @@ class Piece:
 def write_piece(model: RobustModel, expression: Any) -> Piece:
     """The piece of a scalar expression that is affine in the data."""
     parts = affine_parts(expression, model.joint.parameters)
-    scale, direction = factored(flat_slope(model, parts.slopes))
+    scale, direction = split_factor(flat_slope(model, parts.slopes))
     piece = Piece(parts.constant, direction, scale, np.full(model.joint.dimension, scale != 0))
     if scale == 0 or isinstance(direction, cp.Variable):
         return piece

@@ -20,7 +20,7 @@ import numpy as np
 
 from wdro_model.loss.atoms.quadratic import QuadraticForm
 from wdro_model.loss.batched import FlatLoss
-from wdro_model.loss.expressions import factored, summands
+from wdro_model.loss.expressions import split_factor, summands
 from wdro_model.loss.polynomial import degree
 from wdro_model.model import RobustModel
 from wdro_model.objectives.dual import minimise_dual
@@ -61,7 +61,7 @@ def quadratic_term(model: RobustModel) -> QuadraticTerm | None:
     rest = [t for t in terms if degree(t, model.joint.parameters) == 0]
     if len(uncertain) != 1:
         return None
-    factor, form = factored(uncertain[0])
+    factor, form = split_factor(uncertain[0])
     if factor <= 0 or not isinstance(form, QuadraticForm):
         return None
     variable, matrix = form.args
