@@ -1,8 +1,9 @@
 """A problem after its checks: loss, structure, data, ball, feasible set and compiled programs.
 
-CVXPY compiles a program once if what changes in it are parameters that enter affinely. Certain
-parameters are that already; the radius becomes one here. A program is written anew where numbers
-were worked into it: those of certain parameters that stand beside uncertain ones in one term.
+CVXPY compiles a program once if all that changes in it are parameters that enter affinely. Certain
+parameters do so already; the radius becomes such a parameter here. A program is written anew if it
+holds the old value of a parameter as a constant: that of a certain parameter which shares a term
+with uncertain ones.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class RadiusParameters:
     )
 
     def load(self, radius: float) -> None:
-        """Give them their values, before a program is solved."""
+        """Set both parameters, before a program is solved."""
         self.radius.save_value(np.float64(radius))  # a ball has checked it
         self.root.save_value(np.float64(math.sqrt(radius)))
 
@@ -202,7 +203,7 @@ class Model:
 
     @property
     def rows(self) -> np.ndarray:
-        """The samples as rows (N, d): one that is empty."""
+        """The samples as rows (N, d): a single empty row."""
         return np.zeros((1, 0))
 
     @property
@@ -319,7 +320,7 @@ class Model:
         return (*values, *self.feasible.stamp())
 
     def parametric(self) -> Model:
-        """The model as programs are written that are to be solved again."""
+        """The model with its radius as a CVXPY parameter, for programs that are solved again."""
         return self
 
     def inlined_parameter_values(self) -> tuple[bytes, ...]:
@@ -363,7 +364,7 @@ class RobustModel(Model):
     has_ball: bool
     """Did the user give a ball?"""
     budget: RadiusParameters | None = field(default=None, repr=False, compare=False, kw_only=True)
-    """The radius as a parameter, where a program is written that is to be solved again."""
+    """The radius as a CVXPY parameter, for programs that are solved again; else None."""
 
     is_uncertain = True
 
@@ -418,7 +419,7 @@ class RobustModel(Model):
         )
 
     def with_ball(self, ball: WassersteinBall) -> RobustModel:
-        twin = object.__new__(type(self))  # as `replace` does, without a look at what is the same
+        twin = object.__new__(type(self))  # as `replace` does, in less time
         twin.__dict__.update(super().with_ball(ball).__dict__, ambiguity=ball)
         return twin
 
@@ -432,7 +433,7 @@ class RobustModel(Model):
         return replace(self, loss=loss, joint=joint, memory=Memory())
 
     def on_some(self, count: int) -> RobustModel:
-        """The model on some of its samples, drawn by their probabilities: enough for a scale."""
+        """The model on a random subsample, drawn by the probabilities of the samples."""
         rng, p = np.random.default_rng(0), self.joint.probabilities
         if p is None:
             return self.on_samples(np.sort(rng.choice(self.size, count, replace=False)))
@@ -458,7 +459,7 @@ def compiled(
 ) -> Model:
     """Loss, structure, joint samples, bound cost and feasible set of a problem.
 
-    in_constraints: variables of constraints that are given to it later.
+    in_constraints: variables of uncertain constraints, which are added later.
     """
     uncertain = tuple(loss.parameters)
     refuse_uncertain_constraints(constraints)

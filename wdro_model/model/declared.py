@@ -162,12 +162,14 @@ def lowered(expression: Any, what: str) -> Lowered:
     parts: list[Tail] = []
     for hole, measure in holes.measures.items():
         loss = measure.args[0]
+        # `replaced` has t + (g - t)_+ / (1 - level) in place of a CVaR, `plain` the loss g itself.
         plain[id(hole)] = replaced[id(hole)] = loss
         if measure.level == 0 or not is_uncertain(loss):
             continue
         t = Threshold(loss.shape, name="threshold")
         replaced[id(hole)] = t + cp.pos(loss - t) / (1.0 - measure.level)
         for entry, where in enumerate(np.ndindex(*loss.shape)):
+            # Thresholds count entries row by row, CVXPY's flat vectors column by column.
             column = int(np.ravel_multi_index(where, loss.shape, order="F")) if where else 0
             g, weight = entry_of(loss, column), entry_of(slopes[hole], column)
             parts.append(Tail(BatchedLoss(g), measure.level, weight, t, entry, brief(measure)))
@@ -448,7 +450,8 @@ def refuse_other_labels(objective: Any, constraints: Sequence[Any]) -> None:
     for root in roots:
         _label_places(root, leaves)
     for p, v in product(objective.parameters, objective.variables) if opaque else ():
-        if p.id in leaves and v.id in leaves:  # one order, though it is not known where they meet
+        # Where they meet in a function is not known: only the order is compared.
+        if p.id in leaves and v.id in leaves:
             rows = (np.arange(p.size), np.arange(v.size))
             _compare_labels(leaves[p.id], leaves[v.id], *rows, order_alone=True)
 
@@ -484,13 +487,13 @@ def _compare_labels(
     if mine.feasible is not None:
         mine, theirs, at, there = theirs, mine, there, at
     if mine.feasible is not None:
-        return  # how the decisions of two sets meet is said by nobody but the user
+        return  # only the user knows how the decisions of two sets correspond
     names = [theirs.labels[i] for i in there.ravel()]
     places = {} if theirs.feasible is None else theirs.feasible.coordinates
     own = [mine.labels[i] for i in at.ravel()]
     own = [theirs.labels[places[label]] if label in places else label for label in own]
     unlike = theirs.feasible is None and set(own).isdisjoint(names)
-    if own == names or len(own) == 1 or unlike:  # data in words of their own are no misprint
+    if own == names or len(own) == 1 or unlike:  # two data with no common label are not compared
         return
     missing, extra = set(names) - set(own), set(own) - set(names)
     if not missing and not extra:

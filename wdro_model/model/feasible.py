@@ -132,7 +132,7 @@ class Feasible:
 
     @property
     def has_oracle(self) -> bool:
-        """Is there a linear minimisation oracle? Not where integers stand under cones."""
+        """Is there a linear minimisation oracle? No if integers have nonlinear constraints."""
         alone = {m.variable for m in self.memberships} - self._shared()
         if not any(has_integers(v) for v in self.layout.variables if v not in alone):
             return True
@@ -189,7 +189,7 @@ class Feasible:
             with self.layout.holding(), multipliers_kept(self.declared):
                 yield
         finally:
-            for variable, mark in marks:  # values of the library's are still its own
+            for variable, mark in marks:  # a value that the library wrote still counts as its own
                 setattr(variable, MARK, mark)
 
     def bounds(self) -> tuple[np.ndarray, np.ndarray]:
@@ -233,7 +233,7 @@ class Feasible:
         ]
         if rest:
             where = np.concatenate([np.r_[self.layout.slices[v]] for v in rest])
-            # Objectives for oracles have minimised thresholds out: these may stay where they are.
+            # First-order objectives minimise thresholds out, so the oracle may fix them at 0.
             still = [t == 0 for t in rest if isinstance(t, Threshold)]
             blocks.append((ConvexSet([*self.other_constraints(), *still], rest), where))
         if len(blocks) == 1:
@@ -278,14 +278,14 @@ def is_linear(constraint: Any) -> bool:
 
 
 def near_if_unbounded(only: FeasibleSet) -> FeasibleSet:
-    """The set of CVXPY constraints, seen from a point where it is unbounded."""
+    """The set itself if it is bounded; else `Nearby`, its part around the current point."""
     if not isinstance(only, ConvexSet) or only.program.is_integer:
         return only
     try:
         only.check_bounded()
     except UnboundedError:
         return Nearby(only)
-    except InfeasibleError:  # said where the set is asked for a point
+    except InfeasibleError:  # reported when the set is asked for a point
         return only
     return only
 
@@ -352,7 +352,7 @@ def adds_bounds(member: In) -> bool:
     asked = {
         k: v for k, v in member.variable.attributes.items() if v is not None and v is not False
     }
-    # What an oracle chooses among is discrete already.
+    # The points of an oracle set with integer variables are discrete already.
     asked.pop("boolean", None)
     asked.pop("integer", None)
     lower, upper = (-np.inf, np.inf) if member.set.bounds is None else member.set.bounds

@@ -1,8 +1,8 @@
 """Constraints on risk measures: one expected loss for each row, which must not exceed 0.
 
-The worst case of the row over its ball is a convex program; with it the constraint is certain, and
-every solver takes it. The function that writes the program is handed in: it needs the counterparts,
-which stand further down the pipeline.
+The worst case of the row over its ball is a convex program; written with it, the constraint is
+certain and every solver takes it. The function that writes the program is an argument (`Writer`):
+it needs the counterparts, which this package may not import.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Exact solves at many samples: samples with the same largest piece are merged into their mean.
 
-The risk is a mean of maxima of affine pieces of the samples (`SampleMaxima`). A Newton path leads
-near the optimum; then conic programs over cells of samples, each a lower bound, are solved until
-one is sharp at its own decision.
+The risk is a mean of maxima of affine pieces of the samples (`SampleMaxima`). Merging samples
+into their mean lowers a mean of maxima (Jensen), and changes nothing if they have the same largest
+piece. So a conic program over cells of samples gives a lower bound, and its decision an upper one.
+A Newton path leads near the optimum and gives the first cells; cells are then split, and the
+program solved again, until the bounds meet.
 
 The path minimises smoothed maxima of decreasing temperature. The pieces are affine in some numbers
 w = (a_j, b_d) of each part, which are variables of a cone program beside the decision. With u_kj
@@ -94,7 +96,7 @@ SOLVED = (clarabel.SolverStatus.Solved, clarabel.SolverStatus.AlmostSolved)
 def run_aggregation(
     model: RobustModel, chosen: Plan, solver: Aggregation, options: Options
 ) -> Solution:
-    """Solve programs over cells of samples, until the lower bound of one is sharp."""
+    """Solve programs over finer and finer cells of samples, until the bounds meet."""
     clock, guess = Clock(), units_at(model)
     units = Units(uncommon_units(guess.decision), guess.loss)
     search = CellSearch.start(model, chosen, solver, options, clock, units)
@@ -412,6 +414,7 @@ class NewtonPath:
                     break
             if last:
                 return True
+            # Smoothing matters only for samples near a change of piece: the path ends at a few.
             width = TOLERANCES.near_change * temperature
             near = sum(int((margins(u) < width).sum()) for u in self.piece_values)
             last = near < TOLERANCES.samples_near * self.free

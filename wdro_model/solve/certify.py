@@ -193,16 +193,17 @@ class Solution:
         object.__setattr__(self, "thresholds", {v: every[v] for v in every if v not in own})
 
     def __getstate__(self) -> dict[str, Any]:
+        # A pickle holds the values of fields of type `Later`, not the functions.
         known = {"_robust_value": self.robust_value, "_empirical_value": self.empirical_value}
         return {**self.__dict__, **known}
 
     @property
     def everything(self) -> dict[cp.Variable, np.ndarray]:
-        """The decision and the thresholds: what the solver has found."""
+        """The decision and the thresholds: all variables of the solver."""
         return {**self.decision, **self.thresholds}
 
     def turned(self) -> Solution:
-        """The same for minus the objective: a loss that is minimised, a reward maximised."""
+        """The solution for minus the objective: a minimised loss becomes a maximised reward."""
 
         def minus(number: float | None) -> float | None:
             return None if number is None else -number
@@ -359,7 +360,7 @@ def report(
     """
     value = point.value
     error = 0.0 if point.diagnostics is None else point.diagnostics.standard_error
-    # F is below the worst-case risk at the dual that minimises it.
+    # F, minimised over the dual, is a lower bound on the worst-case risk: subtract its errors.
     below = value - 2 * error - (point.dual_residual if point.dual_gradient is None else gap)
     below = below if reliable else -np.inf
     values = evaluations(model, outcome.x, None, point.dual, below, likely, clock.is_over)
@@ -407,10 +408,10 @@ def evaluations(
     """Mean loss and worst-case risk of a decision: by a formula, or a bound where there is none.
 
     robust: the worst-case risk, where an exact solve gave it.
-    dual: the price of transport that a smoothed solve found.
-    known: the lower bound on the worst-case risk that it gave.
-    likely: the samples as its adversary moves them.
-    late: the time is over, and no more is computed.
+    dual: the price of transport, after a smoothed solve.
+    known: the lower bound on the worst-case risk that the smoothed solve gave.
+    likely: the samples as the smoothed adversary moves them.
+    late: the time limit has passed, so that nothing expensive is computed.
     """
     mean = mean_loss(model, x)
     if not isinstance(model, RobustModel) or not model.has_ball:
@@ -424,6 +425,7 @@ def evaluations(
         return {"empirical_value": mean, "robust_value": robust}
 
     def bound() -> float | None:
+        # The risk on samples that ascent has moved within the ball is a lower bound as well.
         best, ascent = known, None if late else climb(model, x, dual, likely)
         if ascent is not None:
             best = max(best, risk_on(model, x, ascent.rows, model.shares.probabilities))
@@ -450,7 +452,7 @@ def mean_loss(model: Model, x: Array) -> Callable[[], float]:
 def can_defer(model: Model) -> bool:
     """May a solution compute values of its decision later?
 
-    Not where certain parameters of the loss may change, or much data would be kept alive.
+    No if certain parameters of the loss may change, or much data would be kept in memory.
     """
     entries = model.joint.size * model.joint.dimension if isinstance(model, RobustModel) else 0
     return not model.loss_parameters() and entries <= MAX_DEFERRED_NUMBERS

@@ -251,10 +251,7 @@ class ConicRun:
                 attempt = self._solve_from_last_basis(compiled)
             else:
                 attempt = self._solve_again(compiled.program, compiled.units)
-        except (
-            OutOfTime,
-            KeyboardInterrupt,
-        ):  # the solver's thread, which is not waited for, may still use it
+        except (OutOfTime, KeyboardInterrupt):  # a thread left behind may still use it
             self.model.memory.programs.drop(self.plan.key)
             self.model.memory.forms.drop(self.form_key)
             raise

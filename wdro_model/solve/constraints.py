@@ -1,7 +1,8 @@
 """Uncertain constraints as certain ones, by the exact counterpart of each row.
 
-The worst case of a row is the minimum of a convex program, so that it is at most 0 if the program
-has a point where it is: program <= 0 with the constraints of the program is the constraint itself.
+The worst case of a row is the minimum of a convex program over auxiliary variables. It is at most 0
+if some values of these variables meet the program's constraints and make its objective at most 0:
+these inequalities are the certain constraints. `Problem` hands `written_row` to the model.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ ON_SAMPLES = "a ball of radius 0, which bounds it on the samples"
 
 
 def written_row(row: Model, name: str, robust: bool) -> WrittenRow:
-    """A row as certain constraints; a NoReformulationError that names it where there are none.
+    """Certain constraints for a row; a NoReformulationError with its name where none are known.
 
     robust: over the ball, rather than for the samples alone.
     """
     if isinstance(row, RobustModel) and robust and row.radius > 0:
         program, unit = _worst_case(row, name)
     else:
-        still = row.without_ball() if isinstance(row, RobustModel) else row
-        rescaled = rescale_model(still)
-        units = _threshold_units(still, rescaled.loss)
+        mean_row = row.without_ball() if isinstance(row, RobustModel) else row
+        rescaled = rescale_model(mean_row)
+        units = _threshold_units(mean_row, rescaled.loss)
         if rescaled.loss != 1.0 and units.decision:
-            rescaled = rescale_model(still, units)
+            rescaled = rescale_model(mean_row, units)
         program, unit = empirical_program(rescaled.model), rescaled.loss
     if program is None:
         raise NoReformulationError(
@@ -60,8 +61,9 @@ def _worst_case(row: RobustModel, name: str) -> tuple[Program | None, float]:
         ) from None
     if not counterpart.writes_samples(row):
         return exact.program_by(counterpart, row), 1.0
-    # A row is written anew for each radius, so always in its own units, in which the price of the
-    # radius is of order one. In the user's units it is one over the root of a squared radius.
+    # A row is written anew for each radius, and so can always have units in which the price of the
+    # radius is of order one. In the user's units the price grows like 1/sqrt(radius) for a
+    # quadratic cost.
     units = _threshold_units(row, probed_loss_unit(row))
     rescaled = rescale_for(counterpart, row, units)
     return exact.program_by(counterpart, rescaled.model), rescaled.loss
@@ -112,8 +114,8 @@ def _excess_message(constraint: UncertainConstraint, excess: float, certain: lis
 def least_excess(constraint: UncertainConstraint, certain: list[object]) -> float | None:
     """The least amount by which decisions that meet the certain constraints exceed this one.
 
-    Where no solver takes the integers, the excess of the relaxation if it is positive. None where
-    it is not known.
+    Without a mixed-integer solver, the excess of the continuous relaxation if that is positive, a
+    lower bound. None where no solver gives a value.
     """
     rows = constraint.written_rows()
     unit = max(row.unit for row in rows)

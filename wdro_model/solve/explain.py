@@ -28,7 +28,7 @@ class Explanation(str):
 
     @property
     def rows(self) -> list[tuple[str, str]]:
-        """Pairs of a name and a text; an empty name goes on with the one before."""
+        """Pairs of a name and a text; a row with an empty name continues the row before."""
         return [(line[:WIDTH].strip(), line[WIDTH:].strip()) for line in self.splitlines()]
 
     def _repr_html_(self) -> str:

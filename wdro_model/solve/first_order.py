@@ -118,7 +118,7 @@ def first_point(model: Model, objective: Any, options: Options, rng: np.random.G
     vertex = checked_vertex(oracle, oracle.minimize_relaxed(direction))
     start = oracle.vertex(objective.evaluate(vertex).gradient)
     if not model.feasible.is_integer:
-        oracle.witness = vertex  # the answer to another question: exposes an oracle that maximises
+        oracle.witness = vertex  # a point of the set: no exact oracle may answer with a worse one
     return start
 
 
@@ -259,7 +259,7 @@ def run_simplicial(model: Model, chosen: Plan, solver: Simplicial, options: Opti
 
 
 def mean_slope(model: Model) -> Array:
-    """The gradient of the mean loss at zero, or at a point where it has one."""
+    """The gradient of the mean loss at zero, else at another point where it is finite."""
     for level in (0.0, 0.5, 1.0):
         slope = Empirical(model).evaluate(np.full(model.loss.dimension, level)).gradient
         if np.isfinite(slope).all():

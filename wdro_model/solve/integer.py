@@ -78,8 +78,9 @@ def run_integer(model: Model, chosen: Plan, solver: BranchAndBound, options: Opt
             search = ParametricSearch(oracle, risk).run(solver.time_limit)
         else:
             search = risk.search(oracle, solver.time_limit)
-        found = (search.x, search.value, search.lower_bound, search.stop, search.calls)
-        outcome = IntegerOutcome(*found, Trace())
+        outcome = IntegerOutcome(
+            search.x, search.value, search.lower_bound, search.stop, search.calls, Trace()
+        )
         name = f"search along one parameter, {search.calls} oracle calls"
     else:
         outcome = _branch(model, chosen, solver, options, clock)
@@ -114,7 +115,8 @@ def _branch(
     try:
         nodes = choose_nodes(model, chosen, solver)
         if solver.time_limit is not None and has_quick_choice(model, chosen):
-            starts.append(_quick_choice(model, chosen).x)  # not worse than with less time
+            # With this start, a longer limit never gives a worse decision.
+            starts.append(_quick_choice(model, chosen).x)
     except OutOfTime:
         return _quick_choice(model, chosen)
     search = TreeSearch(nodes, solver, clock.began)
@@ -135,13 +137,13 @@ def _branch(
 
 
 def has_quick_choice(model: Model, chosen: Plan) -> bool:
-    """Is there an objective whose slope an oracle can be asked for, at 0/1 decisions?"""
+    """Is there an oracle of 0/1 decisions, and an objective with gradients for it?"""
     known = chosen.objective is not None and model.feasible.has_oracle
     return known and model.feasible.is_binary
 
 
 def _quick_choice(model: Model, chosen: Plan) -> IntegerOutcome:
-    """The vertex that is least for the slope in the middle; an OutOfTime where there is none."""
+    """The vertex for the gradient at the middle of the bounds; an OutOfTime if there is none."""
     if not has_quick_choice(model, chosen):
         raise OutOfTime
     assert chosen.objective is not None
@@ -271,7 +273,7 @@ class ProgramNodes(NodeRelaxations):
         except InfeasibleError:
             return None
         if run.stop is Stop.INTERRUPT:
-            raise KeyboardInterrupt  # the search keeps what it has
+            raise KeyboardInterrupt  # the tree search returns its best decision
         for k, (columns, begun) in enumerate(zip(run.columns, start)):
             fresh = np.arange(len(begun), len(columns))
             if fresh.size:
@@ -330,7 +332,7 @@ class ProgramNodes(NodeRelaxations):
             yield rounded.copy()
 
     def known_choices(self) -> Iterator[Array]:
-        """Integer decisions that are at hand, after an interrupt."""
+        """Integer decisions made of known vertices, for use after an interrupt."""
         known = bool(self.pool) and all(pool is not None for pool in self.pool)
         if known and not self._has_loose_integers:
             yield from self._roundings(np.zeros(self.discrete.size))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 import cvxpy as cp
 import numpy as np
@@ -13,19 +13,20 @@ from numpy.typing import ArrayLike
 from wdro_model.checks import choice, flag, number, refuse, whole_number
 from wdro_model.errors import did_you_mean, unknown_name
 from wdro_model.model import Model, RobustModel
+from wdro_model.model.feasible import meets
 from wdro_model.objectives import integration
 from wdro_model.objectives.integration import STRATEGIES, Choice
-from wdro_model.solvers import Conic, FrankWolfe, MomentumFrankWolfe, QuasiNewton, Solver
+from wdro_model.solve.certify import Solution
+from wdro_model.solvers import (
+    ActiveSet,
+    Conic,
+    FrankWolfe,
+    MomentumFrankWolfe,
+    QuasiNewton,
+    Solver,
+)
 from wdro_model.solvers.features import Feature
 from wdro_model.solvers.objective import Array
-
-if TYPE_CHECKING:
-    from wdro_model.solve.certify import Solution
-
-
-from wdro_model.model.feasible import meets
-from wdro_model.solve.certify import Solution
-from wdro_model.solvers import ActiveSet
 
 DUALS = ("exact", "vertex")
 Method = Literal["auto", "erm", "exact", "smoothed"]
@@ -192,7 +193,7 @@ def user_start(model: Model, start: Any, name: str = "start") -> Array:
 
 
 def refuse_outside(model: Model, x: Array, tolerance: float = 1e-5) -> None:
-    """Raise a ValueError if a start is not feasible: its certificate would be worthless."""
+    """Raise a ValueError if a start is not feasible: no gap would hold for it."""
     lower, upper = model.feasible.bounds()
     outside = bool(np.any(x < lower - tolerance) or np.any(x > upper + tolerance))
     with model.feasible.layout.holding(x):

@@ -50,9 +50,9 @@ class Limits:
     """Sizes of first guesses and of reported values, and how accurate the guesses are."""
 
     zero_loss: float = 1e-20
-    """Share of ordinary losses that a solver leaves of zero, as at x = 0 of a quadratic."""
+    """Share of the unit of the loss below which a number is a zero up to a solver's tolerance."""
     program_numbers: int = 2**17
-    """Numbers of data up to which the exact counterpart is solved for a first decision."""
+    """Entries of the data up to which the exact counterpart is solved for a first decision."""
     rough_gap: float = 1e-4
     """Relative gap to which Frank-Wolfe finds a first decision."""
     rough_steps: int = 200
@@ -75,7 +75,7 @@ CALIBRATION_STAGE = 2**62
 
 @dataclass(frozen=True)
 class SmoothingConfig:
-    """The smoothed objective up to its draws."""
+    """The settings of the smoothed objective, but for the number of draws."""
 
     model: RobustModel
     choice: Choice
@@ -194,6 +194,7 @@ def typical_gain(model: RobustModel, options: Options) -> float:
     gain, unit = adversary_gain(model, x), probed_loss_unit(model)
     if gain > LIMITS.zero_loss * unit:
         return gain
+    # Without a gain: the size of the loss, times the relative move that the radius pays for.
     order, scale = small_moves(model.cost, model.joint)
     loss = float(model.shares.total(np.abs(model.loss.values(x, model.rows))))
     size = loss if loss > LIMITS.zero_loss * unit else unit
@@ -202,32 +203,32 @@ def typical_gain(model: RobustModel, options: Options) -> float:
 
 # ------------------------------------------------------------------ first decisions
 def empirical_decision(model: RobustModel, options: Options) -> Array:
-    """The ERM decision over the convex hull, computed once; of some samples where there are many.
+    """The ERM decision over the convex hull, computed once; on a subsample of large data.
 
-    It sets a scale and a start, for which a program over all samples would be too much.
+    The decision only gives epsilon and a start, for which a subsample is accurate enough.
     """
     return model.remember(EMPIRICAL_DECISION, lambda: _solve_empirical(model, options))
 
 
 def _solve_empirical(model: RobustModel, options: Options) -> Array:
-    still = model.without_ball()
+    mean_model = model.without_ball()
     if model.size > LIMITS.first_samples and not model.affine_in_data:  # else their mean is used
-        still = still.on_some(LIMITS.first_samples)
+        mean_model = mean_model.on_some(LIMITS.first_samples)
     frank_wolfe = FrankWolfe(gap=LIMITS.rough_gap, max_iterations=LIMITS.rough_steps)
-    chosen = plan(still, "erm", frank_wolfe if model.feasible.is_integer else None)
+    chosen = plan(mean_model, "erm", frank_wolfe if model.feasible.is_integer else None)
     if chosen.stage == "simplicial":
         chosen = replace(chosen, solver=frank_wolfe)
     try:
-        x = _decide(still, chosen, options)
-    except SolverError:  # numbers that a conic solver gives up on, as exponentials have
+        x = _decide(mean_model, chosen, options)
+    except SolverError:  # conic solvers may give up, for example on exponentials
         if chosen.stage != "conic":
             raise
-        x = _decide(still, plan(still, "erm", frank_wolfe), options)
+        x = _decide(mean_model, plan(mean_model, "erm", frank_wolfe), options)
     return at_quantiles(model, x)
 
 
 def _decide(model: RobustModel, chosen: Plan, options: Options) -> Array:
-    """The decision of a plan alone; variables and multipliers keep their values."""
+    """Run a plan for its decision only; variables and multipliers keep their values."""
     with model.feasible.holding():
         solver: Any = chosen.solver
         if chosen.stage == "conic":

@@ -145,9 +145,7 @@ def run_smoothed(
     full = Feature.FULL_GRADIENTS in solver.features
     if full and objective.integration.exact:
         result = run.exactly(objective, start, warm_active_set(model, options.start))
-    elif (
-        Feature.FULL_GRADIENTS in solver.features and objective.integration.adapts and bound is None
-    ):
+    elif full and objective.integration.adapts and bound is None:
         result = run.in_stages(start)
     else:
         result = run.on_fixed_draws(objective, start)
@@ -226,7 +224,7 @@ def withdraw(objective: Smoothed, x: Array, centre: Array) -> Array:
     """The decision, moved towards the middle of the set while that helps, judged by some samples.
 
     A decision that fits the samples too well, such as a logistic regression that separates them, is
-    far from a robust one, and the way back along vertices is long.
+    far from a robust one, and Frank-Wolfe needs many steps to come back.
     """
     batch = np.arange(objective.size)[:: -(-objective.size // LIMITS.first_samples)]
     value = objective.value_over(x, batch, seed=0)
@@ -252,7 +250,7 @@ class SmoothedRun:
     dual_bound: float | None
     """The upper end of the dual's interval; None where the dual is minimised exactly."""
     shown: dict[str, Any]
-    """How runs show themselves."""
+    """Arguments of a run that say what it prints."""
 
     def minimise(
         self, objective: Smoothed, start: Array, solver: FirstOrder, **more: Any
@@ -392,7 +390,8 @@ class _Stages:
             goes_on = outcome.stop in (Stop.GAP, Stop.STALLED) and self.draws < self.max_draws
             if done or not goes_on:
                 return
-            # A stalled line search is Monte Carlo error between values and gradients.
+            # The error falls as 1/sqrt(draws): (error / allowed)^2 times as many draws, and a few
+            # more. A stalled line search means Monte Carlo error between values and gradients.
             least = 4.0 if outcome.stop is Stop.STALLED or heavy else 1.5
             growth = np.clip(1.2 * (error / max(allowed, 1e-300)) ** 2, least, 16.0)
             if (left := clock.seconds_left) is not None:  # as many times as long as this stage
