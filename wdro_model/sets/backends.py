@@ -142,12 +142,12 @@ def _unknown(set_class: type, name: object) -> str:
 
 def _packaged(set_class: type) -> dict[str, metadata.EntryPoint]:
     """Entry points for `set_class`, by the name of the backend; nothing is imported."""
-    found = {}
+    packaged = {}
     for entry in metadata.entry_points(group=ENTRY_POINT_GROUP):
         owner, _, name = entry.name.partition(".")
         if name and owner in {ancestor.__name__ for ancestor in set_class.__mro__}:
-            found[name] = entry
-    return found
+            packaged[name] = entry
+    return packaged
 
 
 def reference_solver(problem: Any) -> Any:

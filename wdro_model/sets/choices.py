@@ -258,7 +258,7 @@ class ItemSet(ChoiceSet):
         chosen, along = vertex > 0.5, x - vertex
         entering = np.flatnonzero(~chosen & (upper > 0))
         leaving = np.flatnonzero(chosen & (lower < 1))
-        # One more row and column: nothing enters, nothing leaves.
+        # The last row stands for no item that enters, the last column for none that leaves.
         gains = np.append(along[entering], 0.0)[:, None] - np.append(along[leaving], 0.0)
         for place in np.argsort(-gains, axis=None, kind="stable"):
             i, j = np.unravel_index(place, gains.shape)

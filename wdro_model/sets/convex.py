@@ -29,7 +29,7 @@ from wdro_model.sets.rounding import is_whole
 LARGEST_NEIGHBOURHOOD = 50
 """Neighbours of an integer point that are looked for, of each kind."""
 UNRESTRICTED = 1e6
-"""Bound on the change of a coordinate that is none, relative to the largest coordinate."""
+"""Bound that stands for no bound on a coordinate's change, relative to the largest coordinate."""
 
 
 class ConvexSet(FeasibleSet):
@@ -163,8 +163,8 @@ class ConvexSet(FeasibleSet):
                 return oracle(direction)
             except Empty:
                 raise InfeasibleError(self._empty_message()) from None
-            except Unbounded as found:
-                raise UnboundedError(self._unbounded_message(found.ray)) from None
+            except Unbounded as error:
+                raise UnboundedError(self._unbounded_message(error.ray)) from None
 
         return solver, minimize
 
@@ -361,14 +361,14 @@ def _as_constraints(constraints: Iterable[Any]) -> list[Any]:
 def _parameters(constraints: list[Any], variables: tuple[Any, ...]) -> list[Any]:
     """The parameters of the set, each with a value."""
     owners = [*constraints, *variables, *(v for c in constraints for v in c.variables())]
-    found = {id(p): p for owner in owners for p in owner.parameters()}
-    for parameter in found.values():
+    parameters = {id(p): p for owner in owners for p in owner.parameters()}
+    for parameter in parameters.values():
         if parameter.value is None:
             raise cp.error.ParameterError(
                 f"parameter {parameter.name()!r} of the constraints has no value; "
                 f"set {parameter.name()}.value before the set is built."
             )
-    return list(found.values())
+    return list(parameters.values())
 
 
 def _entries(variable: Any, kind: str) -> np.ndarray:

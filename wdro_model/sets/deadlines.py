@@ -1,6 +1,6 @@
 """The time that a solve may still take, for long calls of oracles and objectives that can stop.
 
-A solver says so around its run, `with deadline(seconds):`; a long call looks at `seconds_left()`
+A solver sets it around its run, `with deadline(seconds):`; a long call looks at `seconds_left()`
 or asks `check_deadline()`; one that runs out of time raises `OutOfTime`, and the run ends with what
 it has.
 """
@@ -39,7 +39,7 @@ class Unproven(OutOfTime):
 
 @contextmanager
 def deadline(seconds: float | None) -> Iterator[None]:
-    """The block is to end in so many seconds, or when an outer one has to; None for no limit."""
+    """Limit the time of a block, within the limit of an outer block; None for no other limit."""
     outer = _END.get()
     if seconds is None:
         yield
@@ -54,7 +54,7 @@ def deadline(seconds: float | None) -> Iterator[None]:
 
 @contextmanager
 def more_time(seconds: float) -> Iterator[None]:
-    """Give the block so many seconds from now, for what is due once the time of a solve is over."""
+    """Replace the limit for a block: work that is due after the time of a solve is over."""
     token = _END.set(time.perf_counter() + seconds)
     try:
         yield
@@ -69,7 +69,7 @@ def seconds_left() -> float | None:
 
 
 def check_deadline(late: float = 0.0) -> None:
-    """Raise an OutOfTime where nothing is left of the time, or it is over by so many seconds."""
+    """Raise an OutOfTime once the limit has passed by `late` seconds."""
     left = seconds_left()
     if left is not None and left < -late:
         raise OutOfTime

@@ -2,9 +2,9 @@
 
 A set hands over constraints that its points satisfy, such as those of its hull, and where these are
 too many to write a function that finds the rows that a point violates. The linear program comes
-first. An answer of it that is whole and violates no row is optimal, as the program has more points
-than there are choices; one that is neither whole nor violates a row that is known how to find is
-left to branch and bound. Rows stay for the calls that follow.
+first: it is a relaxation, so that an integer answer that violates no row is optimal. A fractional
+answer that violates no row which the function finds is left to branch and bound. Rows stay for
+later calls.
 """
 
 from __future__ import annotations

@@ -239,6 +239,7 @@ class PersistentHighs:
         highs = self._highs
         if self._crossed:
             raise Empty
+        # Often the last vertex stays optimal: a product with the inverse basis tells, no simplex.
         if self._basis is not None and self._basis.is_optimal(cost):
             return self._vertex.copy()
         self._basis = None
@@ -264,7 +265,7 @@ class PersistentHighs:
         return y
 
     def _keep(self, y: Vector) -> None:
-        """Try the basis first from now on if this call has not changed it."""
+        """Keep the vertex and its inverse basis, if this call took no simplex step."""
         if self._matrix is None or self._highs.getInfoValue("simplex_iteration_count")[1]:
             return
         basis = self._highs.getBasis()

@@ -79,7 +79,7 @@ def newton_point(gradient: Vector, curvature: np.ndarray, x: Vector) -> Vector |
 
 
 def bounded_quadratic(lower: Vector, upper: Vector) -> QuadraticMinimizer:
-    """Over a box, with possibly infinite ends."""
+    """The minimiser over a box, whose bounds may be infinite."""
     bounds = np.column_stack([lower, upper])
 
     def minimizer(gradient: Vector, curvature: np.ndarray, x: Vector) -> Vector | None:
@@ -98,10 +98,10 @@ def bounded_quadratic(lower: Vector, upper: Vector) -> QuadraticMinimizer:
 
 
 class ConicQuadratic:
-    """Over cones, by a Clarabel that stays alive."""
+    """The minimiser over cones, by one Clarabel object whose numbers change from call to call."""
 
     def __init__(self, program: ConeProgram, boxed: bool = False) -> None:
-        """boxed: the minimiser is asked to be near a point, in every entry."""
+        """boxed: restrict the minimiser to points near x, in every entry."""
         self._program, self._boxed = program, boxed
         where = program.decision.selection
         image = program.decision.matrix
@@ -118,7 +118,7 @@ class ConicQuadratic:
     ) -> Vector | None:
         """The minimiser within `reach` of x, where the program is boxed.
 
-        The variable is the step from x: large constants would drown what a short step changes.
+        The variable is the step from x: rounding of large constants would hide a short step.
         """
         decision, used = self._program.decision, self._used
         size = float(np.abs(gradient).max()) or 1.0
@@ -168,7 +168,7 @@ def _upper_triangle(small: np.ndarray, used: np.ndarray, size: int) -> sp.csc_ar
 
 
 # ------------------------------
-# An unbounded set, seen from a point: what of it is near
+# The part of an unbounded set near a point
 
 
 class Nearby(BoundedSet):

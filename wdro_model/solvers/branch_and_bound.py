@@ -2,7 +2,7 @@
 
 Best first: the node with the least bound is split at its most fractional coordinate, into the
 decisions below and those above. A node whose bound is no better than the best integer decision so
-far is closed. What a relaxation is, and where integer decisions come from, is up to the nodes.
+far is closed. A `NodeRelaxations` object defines the relaxation and proposes integer decisions.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class Relaxed:
     bound: float
     """No decision of the node has a smaller value."""
     x: Array
-    """A decision that comes near it, fractional as a rule."""
+    """A decision whose value is near the bound, usually fractional."""
     memory: Any = None
-    """What the relaxations of its children begin with."""
+    """Data from which the relaxations of the children start, such as vertices."""
 
 
 class NodeRelaxations:
@@ -99,7 +99,7 @@ class NodeRelaxations:
         raise NotImplementedError
 
     def known_choices(self) -> Iterable[Array]:
-        """Integer decisions that are at hand, after an interrupt."""
+        """Integer decisions known so far, for use after an interrupt."""
         return ()
 
     def has_failed(self, x: Array) -> bool:
@@ -146,7 +146,7 @@ class TreeSearch:
         self.count, self._order = 0, itertools.count()
         self.open: list[tuple[float, int, _Node]] = []
         self.closed, self.failed = np.inf, False
-        """The least bound of the nodes that are closed."""
+        """The least bound of closed nodes; did a solver give up on some integer decision?"""
         self.trace = Trace()
         self.gains = BranchingGains(nodes.discrete.size)
 
@@ -157,7 +157,7 @@ class TreeSearch:
 
     @property
     def cutoff(self) -> float:
-        """Nodes with this bound are not worth a look."""
+        """Nodes with at least this bound are closed."""
         return self.value - tolerance(self.solver.gap, self.value) if self.best.size else np.inf
 
     def run(
@@ -217,13 +217,16 @@ class TreeSearch:
         return None if limit is None else limit - (time.perf_counter() - self.began)
 
     def _bound_node(self, lower: Array, upper: Array, memory: Any, known: float) -> float:
-        """Bound a node, try what it suggests, keep it open if it may hold something better."""
+        """Bound a node and try its candidates; keep it open below the cutoff.
+
+        known: the bound of its parent.
+        """
         relaxed = self.nodes.relax(lower, upper, memory, self.cutoff, self._seconds_left())
         self.count += 1
         if relaxed is None:
             return np.inf
         relaxed = replace(relaxed, bound=max(relaxed.bound, known))
-        if self.count == 1:  # what an interrupt would have returned so far
+        if self.count == 1:  # an interrupt here would return the best of these
             self._try_all(self.nodes.known_choices())
         before = self.value
         self._try_all(self.nodes.candidates(relaxed, self.count, improved=False))
@@ -250,7 +253,7 @@ class TreeSearch:
             fixed = np.where(self.nodes.discrete, node.lower, node.relaxed.x)
             if self.nodes.contains(fixed):
                 self._try_all([fixed])
-                if self.nodes.has_failed(fixed):  # its value is known from below only
+                if self.nodes.has_failed(fixed):  # only a lower bound on its value is known
                     self.closed, self.failed = min(self.closed, bound), True
             return
         x = float(np.clip(node.relaxed.x[i], node.lower[i], node.upper[i]))
@@ -300,7 +303,7 @@ class BranchingGains:
         if not free.size:
             return None
         part = x[free] - np.floor(x[free] + WHOLE)
-        if np.minimum(part, 1.0 - part).max() <= WHOLE:  # the relaxation is not sharp
+        if np.minimum(part, 1.0 - part).max() <= WHOLE:  # x is whole, its bound not sharp
             return int(free[int(np.argmax(x[free] > lower[free] + 0.5))])
         known = self.count[:, free] > 0
         seen = self.count.sum(axis=1)

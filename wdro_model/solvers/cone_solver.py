@@ -38,7 +38,7 @@ UNDECIDED = {
     settings.UNBOUNDED_INACCURATE: "the objective is bounded",
     settings.INFEASIBLE_OR_UNBOUNDED: "the feasible set is empty or the objective unbounded",
 }
-"""Statuses that leave something open, and what."""
+"""Statuses of a solver that could not decide, with the open question."""
 BROKEN_CONSTRAINT = 1e-3
 """How far a constraint may be from holding, relative to its terms or to one."""
 ACCURATE = 1e-5
@@ -60,7 +60,7 @@ class ConicAnswer:
     def read(cls, problem: cp.Problem, unit: float = 1.0) -> ConicAnswer:
         """Read the answer of a problem that was solved; unit: of its objective."""
         stats = problem.solver_stats
-        name = stats.solver_name.upper()  # `patient` solvers have it small
+        name = stats.solver_name.upper()  # lower case in the solvers of `patient`
         return cls(unit * float(problem.value), problem.status, name, stats.num_iters)
 
 
@@ -143,14 +143,14 @@ class Conic:
             )
 
     def warm(self, problem: cp.Problem, variables: Sequence[cp.Variable]) -> WarmHighs | None:
-        """A linear program that was solved, in a solver that lives on; None where it cannot be.
+        """A HiGHS object that keeps a solved linear program for later solves; None for others.
 
         variables: those whose values will be read.
         """
         if self.solver != cp.HIGHS and (self.solver is not None or self.options):
             return None  # another solver was asked for, or is meant by the options
         if is_large(problem):
-            return None  # compiled in a process of its own, for want of time
+            return None  # under a time limit it is compiled in a forked process
         solver = patient(problem, self._name(problem))
         try:
             return WarmHighs.compile(problem, variables, solver, self.options)
@@ -158,11 +158,11 @@ class Conic:
             return None
 
     def run_again(self, problem: cp.Problem, unit: float = 1.0) -> ConicAnswer | None:
-        """Solve in place what was solved before with other numbers; None if it does not work out.
+        """Solve a compiled program in place with other parameters; None unless it is optimal.
 
-        Afresh: an interior point method gains nothing from the last answer, and its own then
-        depends on no history.
-        unit: what the objective of the problem is measured in.
+        No warm start: an interior point method gains nothing from the last answer, and answers
+        should not depend on earlier solves.
+        unit: the unit of the problem's objective.
         """
         solver = patient(problem, self._name(problem))
         watch = Watch()
@@ -190,7 +190,7 @@ class Conic:
         return self.solver if self.solver is not None else preferred(problem)[0]
 
     def _solve(self, problem: cp.Problem, verbose: bool, watch: Watch) -> None:
-        """By the solver that was named, or the first of the preferred ones that can."""
+        """Solve by the named solver, or by the first preferred one that can."""
         names = [self.solver] if self.solver is not None else preferred(problem)
         failure = SolverError("no installed solver takes a mixed-integer program with cones.")
         for name in names:
@@ -265,7 +265,7 @@ def _compile_and_solve(
 
 
 def preferred(problem: cp.Problem) -> list[str]:
-    """Interior points for continuous programs, accurate where first-order solvers are not."""
+    """Solvers to try: an accurate interior point method, or the mixed-integer ones in order."""
     if not problem.is_mixed_integer():
         return [cp.CLARABEL]
     return [name for name in MIXED_INTEGER if name in cp.installed_solvers()]
@@ -276,12 +276,12 @@ def takes_integer_cones() -> bool:
     return any(name in cp.installed_solvers() for name in MIXED_INTEGER[1:])
 
 
-# ------------------------------------------------------------------ are the constraints kept?
+# ------------------------------------------------------------------ are the constraints met?
 def check_constraints(problem: cp.Problem, solver: str) -> None:
     """Raise InaccurateError if the values of the variables break a constraint or an attribute.
 
-    Solvers stop at tolerances of their own, between 1e-4 and 1e-9, in units of their own. What is
-    further off than all of these, relative to the terms of a constraint, is no solution.
+    Solvers have tolerances between 1e-4 and 1e-9, each in units of its own. A point that violates a
+    constraint by more than all of them, relative to the constraint's terms, is no solution.
     """
     for constraint in problem.constraints:
         violation = _violation(constraint)
@@ -389,7 +389,7 @@ def _short(constraint: Any) -> str:
 
 
 # ------------------------------
-# Aggregation of samples: those that agree on their largest piece are one
+# Aggregation: samples with the same largest piece are merged into their mean
 
 
 @dataclass(frozen=True)

@@ -253,7 +253,7 @@ class Loop:
             known = [] if active is None else [active.matrix]
             if self.feasible.witness is not None and self.feasible.is_bounded:
                 known.append(self.feasible.witness[None])
-            for points in known:
+            for points in known:  # the gap proves nothing if a known point beats the oracle's
                 refuse_beaten(self.feasible, here.certificate, state.gradient, points)
             return Stop.GAP
         left = seconds_left()  # also of a solve that this run is a part of

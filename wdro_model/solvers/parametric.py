@@ -107,9 +107,9 @@ class ParametricSearch:
         return ParametricOutcome(self.best.x, self.value, bound, self.calls, stop)
 
     def _bound(self) -> float:
-        """The least of the best vertex and of what may lie below open chords.
+        """The least of the best value and of the corners of open chords.
 
-        Points moved by what levels are too high, in <c, .> and <w, .>, are above the lines.
+        Levels of an inexact oracle may be too high by its slack; the bound is lowered for that.
         """
         least = min((chord.corner for chord in self.open), default=np.inf)
         return min(self.value, least) - self.slack - self.spread_slack

@@ -1,14 +1,14 @@
 """Long calls of solvers: interrupted at a deadline or by Ctrl-C, with a progress bar.
 
-CVXPY's compilation and solvers in C hear of none of this. They run in a thread of their own, and
-the thread that asked waits for them. One that is asked to stop ends with what it has; if it does
-not do so soon, it is left behind, and ends by itself.
+CVXPY's compilation and solvers in C notice neither. They run in a thread of their own, and the
+calling thread waits for them. A call that is asked to stop returns its answer so far; if that takes
+more than `GRACE` seconds, its thread is left behind and ends by itself.
 
-Large programs keep Python's lock for seconds in C, and nobody can look at the clock. Where there
-is a limit they run in a forked process, which is killed when it is late.
+Large programs hold Python's global lock for seconds in C, so that no thread can look at the clock.
+Under a time limit they run in a forked process, which is killed when it is late.
 
-CVXPY takes a solver as an object. These are its own, told at the last moment, after the program was
-compiled, how many seconds are left.
+CVXPY takes a solver as an object. The solver objects here are CVXPY's own with one addition: after
+the program was compiled, they are told how many seconds are left.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class Watch:
     show: bool = False
     """Is a bar shown?"""
     interrupted: bool = False
-    """Was Ctrl-C heard?"""
+    """Was Ctrl-C pressed?"""
     stop: bool = False
-    """Is the call to end?"""
+    """Has the call been asked to end?"""
     cancel: Callable[[], Any] | None = None
-    """How it is told so, where it does not look at `stop`."""
+    """Function that asks the call to end, where it does not look at `stop`."""
     iterations: int = 0
     gap: float | None = None
 
@@ -112,13 +112,13 @@ def _wait_for_answer(call: _Call, watch: Watch) -> Any:
     try:
         return call.answer()
     except OutOfTime:
-        if watch.interrupted:  # it ended before it had begun
+        if watch.interrupted:  # the call was stopped before it had begun
             raise KeyboardInterrupt from None
         raise
 
 
 def _wait(call: _Call, watch: Watch) -> None:
-    """Until the call is over, or the time."""
+    """Wait until the call or the time is over, and show the bar."""
     began, bar = time.monotonic(), None
     try:
         while True:
@@ -234,7 +234,7 @@ class _AnswerInPipe:
 
 
 LEAST_SECONDS = 0.05
-"""Seconds that a solver has, however late it is."""
+"""Seconds that a solver gets at least, also when the time is over."""
 TIME_LIMIT_OPTIONS: dict[str, tuple[str, ...]] = {
     "SCS": ("time_limit_secs",),
     "OSQP": ("time_limit",),
@@ -249,7 +249,7 @@ TIME_LIMIT_OPTIONS: dict[str, tuple[str, ...]] = {
     "CPLEX": ("cplex_params", "timelimit"),
     "XPRESS": ("maxtime",),
 }
-"""The options by which solvers are told the seconds that they have."""
+"""The option of each solver for its time limit."""
 
 
 def patient(problem: Any, name: str) -> Any:
@@ -267,7 +267,7 @@ def patient(problem: Any, name: str) -> Any:
 
 
 class PatientClarabel(CLARABEL):
-    """Clarabel, which looks up between iterations."""
+    """Clarabel with a time limit, stopped between its iterations where `Watch.stop` is set."""
 
     STATUS_MAP = CLARABEL.STATUS_MAP | {"CallbackTerminated": settings.USER_LIMIT}
 
@@ -355,7 +355,7 @@ class PatientHighs(HIGHS):
 
 
 PATIENT_CLARABEL, PATIENT_HIGHS = PatientClarabel(), PatientHighs()
-"""CVXPY knows by the object that a problem was compiled for it."""
+"""One object each: CVXPY compares the object with the one that it compiled the problem for."""
 
 
 def highs_program(cost: Any, matrix: Any, equalities: int, right: Any, whole: Any = ()) -> Any:

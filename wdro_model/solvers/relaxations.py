@@ -103,7 +103,7 @@ class HullNodes(NodeRelaxations):
             self.objective, subset, None, rng=self._rng, active_set=active, progress=False
         )
         if run.stop is Stop.INTERRUPT:
-            raise KeyboardInterrupt  # the search keeps what it has
+            raise KeyboardInterrupt  # the tree search returns its best decision
         left = run.active_set or ActiveSet.at(run.x)
         heavy = np.argsort(-left.weights, kind="stable")[: LIMITS.tried_vertices]
         self._vertices = [left.vertex(int(k)) for k in heavy]
@@ -173,7 +173,7 @@ class _Judged:
 
 
 class Enough:
-    """Ends the run of a node that is closed, or known well enough to be split."""
+    """A callback that ends the run of a node once it can be closed, or is ready to be split."""
 
     def __init__(self, cutoff: float) -> None:
         self.cutoff, self.bound = cutoff, -np.inf

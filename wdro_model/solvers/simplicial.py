@@ -40,7 +40,7 @@ from wdro_model.solvers.trace import Display, Record, Trace
 
 SOLVED = ("Solved", "AlmostSolved")
 LEAST_SECONDS = 0.05
-"""Seconds that a program has, however late it is."""
+"""Seconds that a program gets at least, also when the time is over."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,7 @@ class ColumnMaster:
         self._split(blocks, int(starts[-1]))
 
     def _read(self, data: Mapping[str, Any], direction: Any) -> None:
+        """Read the cost c, the rows A and b, and the map x = M y + x0 from CVXPY's arrays."""
         written = data["param_prob"]
         size, column = written.x.size, written.param_id_to_col[direction.id]
         q = sp.csc_array(written.q)
@@ -162,7 +163,7 @@ class ColumnMaster:
     ) -> MasterAnswer:
         """The minimum over the hulls of the columns.
 
-        lower, upper: bounds on the flat decision, which count in the coordinates of no set.
+        lower, upper: bounds on the flat decision, used only for coordinates outside all blocks.
         """
         beyond, right = self._bounds(lower, upper)
         program = self._with_columns(columns, beyond, right)
@@ -255,7 +256,7 @@ def _settings() -> Any:
 def _twins(
     expression: Any, constraints: Sequence[Any], variables: Sequence[Any], by_columns: Sequence[Any]
 ) -> dict[int, Any]:
-    """Plain variables for those by columns, continuous ones for integers."""
+    """Replacements: plain variables for those given by columns, continuous ones for integers."""
     owners = [expression, *(c for c in constraints if not isinstance(c, bool))]
     every = {id(v): v for v in [*variables, *(v for o in owners for v in o.variables())]}
     plain = {id(v) for v in by_columns}
@@ -277,7 +278,7 @@ def _twins(
 SAME_VERTEX = 1e-9
 """Vertices whose coordinates differ by less are one."""
 ROUNDING = 1e-6
-"""Slopes below zero by this share of the largest are what a solver leaves of zero."""
+"""Slopes below zero by at most this share of the largest count as zero."""
 
 
 @dataclass(frozen=True)
@@ -350,9 +351,9 @@ class Simplicial:
 
         Parameters
         ----------
-        enough
-            The run may end once its lower bound is at least this, or its own gap a share of
-            what the bound leaves open below it.
+        enough, share
+            Stop also once the lower bound is at least `enough`, or the gap is at most
+            share * (enough - lower bound).
         """
         began, trace, bound, calls = time.perf_counter(), Trace(), -np.inf, 0
         known, outcome = list(columns), None

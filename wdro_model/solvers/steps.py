@@ -1,12 +1,11 @@
 """Step rules: how far to go along a direction.
 
-A rule is called with the iteration t and a `Line`, and answers with a step in [0, line.longest].
-The answer 0 means that no step along the line improves the objective. That is all it needs; it may
-also say
+A rule is called with the iteration t and a `Line`, and returns a step in [0, line.longest]. The
+step 0 means that no step along the line improves the objective. A rule needs no more; it may have
 
-    needs_line = True   that it evaluates the objective along the line, so that any direction suits
+    needs_line = True   the rule evaluates the objective along the line, so that any direction suits
                         it (without this, Frank-Wolfe takes plain directions)
-    start()             what one run remembers of it, which is then called in its place.
+    start()             returns the rule's state for one run, which is then called in its place.
 """
 
 from __future__ import annotations
@@ -226,7 +225,9 @@ class Adaptive:
 
 class _Adaptive:
     TRIALS = 60
+    """Steps that are tried on one line, at most."""
     HARDLY = 1.05
+    """A measured curvature below this multiple of the estimate is not used: it changes nothing."""
 
     def __init__(self, rule: Adaptive) -> None:
         self.rule = rule
@@ -255,7 +256,7 @@ class _Adaptive:
     def _raised(self, estimate: float, here: Sample, line: Line) -> float:
         """The curvature that the failed trial has seen, within what `growth` allows.
 
-        One that is hardly more than the estimate, near the minimum of the line, leads nowhere.
+        A curvature hardly above the estimate, as near the minimum of the line, leads nowhere.
         """
         seen = (here.slope - line.slope) / (here.step * line.squared_length)
         most = self.rule.growth * estimate

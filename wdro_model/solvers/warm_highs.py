@@ -1,12 +1,12 @@
-"""A linear program of CVXPY in a HiGHS that lives on between solves.
+"""A linear program of CVXPY in a HiGHS object that is kept from solve to solve.
 
 CVXPY compiles a program once, to a map from its parameters t to numbers that are affine in them:
 
     min c(t)'x + d(t)   subject to   A(t) x = b(t) in the first rows,  A(t) x <= b(t) in the others.
 
 The map is kept. A solve with other parameters applies it to those numbers that depend on them,
-changes these in place, and goes on from the last basis: where costs alone have changed it is still
-feasible, and the primal simplex method goes on from it, else the dual one.
+changes these in place, and starts from the last basis. If only costs have changed, the basis is
+still feasible and the primal simplex method goes on from it; otherwise the dual one does.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ DUAL, PRIMAL = 1, 4
 """HiGHS' numbers for the two simplex methods."""
 METHOD = "simplex_strategy"
 MOST_CHANGES = 200
-"""Entries of the rows that are changed one by one. With more, they are of other data: the basis of
-the old is further from the new optimum than none."""
+"""Most entries of the rows that are changed one by one. More changes mean other data, for which a
+start without a basis is faster than one from the old basis."""
 DENSE_ENTRIES = 2**12
 """Entries of a map that is applied as a dense matrix."""
 BROKEN_ROW = 1e-6
@@ -60,13 +60,13 @@ class Places:
     """Places of a problem's variables and multipliers among the numbers of its linear program."""
 
     dimension: int
-    """Of the decision: all the variables one after the other."""
+    """Entries of the decision: all the variables one after the other."""
     targets: Array
-    """Its entries that are in the program; the others are zero."""
+    """Entries of the decision that are in the program; the others are zero."""
     sources: Array
-    """Where they are, among those of x."""
+    """The entries of x that hold their values."""
     projections: Sequence[tuple[slice, tuple[int, ...], Callable[[Array], Array]]]
-    """Onto the attributes of variables, as CVXPY has it: entries, shape and projection."""
+    """Projections onto attributes of variables, as in CVXPY: entries, shape and function."""
     multipliers: Mapping[Any, tuple[Array, Array]]
     """By the id of a constraint: the rows that are its multipliers, and their signs."""
 
@@ -100,7 +100,7 @@ class WarmHighs:
         self._changed_parameters()
         costs = sp.csr_array(program.q)
         self._cost = costs @ self._theta
-        """Those of the columns, and the constant of the objective."""
+        """Costs of the columns, then the constant of the objective."""
         self._moving_costs = _with_parameters(costs)
         self._moving_columns = self._moving_costs[self._moving_costs < costs.shape[0] - 1]
         self._moving_columns = self._moving_columns.astype(np.int32)
@@ -110,13 +110,13 @@ class WarmHighs:
         self._equalities = int(data[ConicSolver.DIMS].zero)
         self._find_moving_rows(program.reduced_A)
         self._method: int | None = None
-        """Of the simplex method, as HiGHS was told last."""
+        """The simplex method that HiGHS was last set to; None if it was not set."""
         self._highs = self._loaded()
         self._whole = True
-        """Does HiGHS have the numbers that are held? Not after an interrupt on the way there."""
+        """Does HiGHS hold the current numbers? Not if an interrupt came while they were changed."""
 
     def _find_moving_rows(self, reduced: Any) -> None:
-        """CVXPY writes [-A, b] as one matrix by columns, and maps parameters to its entries."""
+        """Find the entries of A and b that depend on parameters; CVXPY has [-A, b] by columns."""
         tensor = sp.csr_array(reduced.reduced_mat)
         moving = _with_parameters(tensor)
         indices, indptr, _ = reduced.problem_data_index or (NONE, np.zeros(1), ())
@@ -285,7 +285,7 @@ def _with_parameters(tensor: sp.csr_array) -> Array:
 def locate(
     problem: cp.Problem, variables: Sequence[cp.Variable], chain: Any, inverse: Any
 ) -> Places | None:
-    """The places of variables and multipliers; None where they are more than entries of x."""
+    """The places of variables and multipliers; None where some variable is no part of x."""
     steps = list(zip(chain.reductions, inverse))
     held = {v.id for v in problem.variables()}
     ids, offsets = {v: v.id for v in variables if v.id in held}, None
@@ -315,7 +315,7 @@ def locate(
 
 
 def _multiplier_places(steps: list[tuple[Any, Any]]) -> dict[Any, tuple[Array, Array]]:
-    """Rows and signs of each constraint's multipliers, by sending the numbers 1, 2, ... through."""
+    """Rows and signs of each constraint's multipliers: CVXPY inverts the multipliers 1, 2, ..."""
     (_, last), before = steps[-1], steps[:-1]
     rows = last[ConicSolver.EQ_CONSTR] + last[ConicSolver.NEQ_CONSTR]
     numbers = np.arange(1.0, sum(c.size for c in rows) + 1)
