@@ -169,11 +169,13 @@ DROP = 45.0
 
 
 def panels(low: float, high: float, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Gauss-Legendre nodes and weights on equal panels."""
-    edges = np.linspace(low, high, count + 1)
-    half = (edges[1] - edges[0]) / 2
-    nodes = (edges[:-1, None] + half * (1 + NODES)).ravel()
-    return nodes, np.tile(half * NODE_WEIGHTS, count)
+    """Gauss-Legendre nodes and weights on equal panels, finer at both ends, where peaks are narrow."""
+    ends = np.geomspace(1e-5, 1.0, 8, endpoint=False) / count
+    shares = np.sort(np.concatenate([np.linspace(0.0, 1.0, count + 1), ends, 1.0 - ends]))
+    edges = low + (high - low) * shares
+    half = np.diff(edges) / 2
+    nodes = (edges[:-1, None] + half[:, None] * (1 + NODES)).ravel()
+    return nodes, (half[:, None] * NODE_WEIGHTS).ravel()
 
 
 def log_integral(
