@@ -1,4 +1,4 @@
-"""Empirical risk as a CVXPY program, vectorise over the samples."""
+"""Empirical risk as a CVXPY program, vectorised over the samples."""
 
 from __future__ import annotations
 
@@ -85,3 +85,13 @@ def test_conic_erm_by_copies_agrees_with_frank_wolfe():
     by_cone = problem.solve(method="erm")
     by_oracle = problem.solve(method="erm", solver=wdro.solvers.FrankWolfe(gap=1e-6))
     assert by_oracle == pytest.approx(by_cone, rel=1e-4)
+
+
+def test_a_quotient_whose_denominator_is_uncertain():
+    """The denominator differs by sample, so the quotient is written for each of them."""
+    samples = np.array([[0.8], [1.5]])
+    x = cp.Variable(2, nonneg=True)
+    z = wdro.UncertainParameter(1, samples=samples, support=wdro.supports.Box([0.2], [3.0]))
+    loss = cp.Minimize(cp.quad_over_lin(x, z[0]))
+    problem = wdro.Problem(loss, [cp.sum(x) == 1], wdro.WassersteinBall(0.1))
+    assert problem.solve(method="erm") == pytest.approx(0.5 * np.mean(1 / samples), rel=1e-6)

@@ -112,7 +112,7 @@ def test_control_c_from_outside(tmp_path):
 def test_half_a_solve_is_no_result(monkeypatch):
     instance = quadratic_tree(8, 15, seed=0)
     model = tree_model(TreeSettings(nodes=8), instance, instance.training.lazy(12, 1), 2)
-    calls, original = [], SpanningTree.minimize
+    calls, original = [], SpanningTree.free_answer
 
     def later(self, direction):
         calls.append(1)
@@ -120,7 +120,7 @@ def test_half_a_solve_is_no_result(monkeypatch):
             raise KeyboardInterrupt
         return original(self, direction)
 
-    monkeypatch.setattr(SpanningTree, "minimize", later)
+    monkeypatch.setattr(SpanningTree, "free_answer", later)
     with pytest.raises(KeyboardInterrupt):
         TreeModel.sampled(model)
 

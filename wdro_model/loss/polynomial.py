@@ -187,7 +187,8 @@ def vectorise(expression: Any, samples: Mapping[Any, Any]) -> Any | None:
             return e.copy([walk(argument) for argument in e.args])
         if isinstance(e, MATMUL):
             return cp.multiply(*map(walk, e.args))
-        if (square := facts.square(e)) is not None:
+        square = facts.square(e)
+        if square is not None and degrees(square[1]) == 0:
             return cp.square(walk(square[0])) / as_scalar(square[1])
         if (same := facts.same_number(e)) is not None:
             return walk(same)

@@ -1,6 +1,6 @@
 """Empirical risk, the mean loss over the samples: a smooth objective, and a CVXPY program.
 
-The program is vectorise where the loss allows it.
+The program is vectorised where the loss allows it.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def empirical_program(model: Model, count: int | None = None) -> Program | None:
 
 
 def sum_of_losses(model: RobustModel, count: int) -> Any | None:
-    """mean_k f(x, xi_k), vectorise or as a copy of the loss for each sample; None if neither."""
+    """mean_k f(x, xi_k), vectorised or as a copy of the loss for each sample; None if neither."""
     scenarios = model.joint.split(model.joint.matrix)
     if (losses := vectorise(model.expression, scenarios)) is not None:
         return model.shares.expression(losses)
