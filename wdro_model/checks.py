@@ -1,4 +1,4 @@
-"""Argument checks, declared as data: each returns the checked value or raises a ValueError.
+"""Argument checks: each returns the checked value or raises a ValueError.
 
 Every message has the form "NAME must be KIND, got VALUE; HINT." The function is the kind of the
 argument (`number`, `whole_number`, `flag`, `choice`, `real_array`); the hint says what to do:

@@ -1,4 +1,4 @@
-"""Other packages made to fit: HiGHS twice, imports at first use, bounds of variables as rows.
+"""Workarounds for other packages: two copies of HiGHS, lazy imports, bounds as rows.
 
 The wheels of highspy and OR-Tools contain different versions of a library libhighs.so.1
 (google/or-tools#5246). The loader of Linux identifies libraries by name: it gives the one loaded

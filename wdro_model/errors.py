@@ -1,4 +1,4 @@
-"""The errors and warnings of the library, and the sentence that names the nearest known option."""
+"""Errors and warnings of the library, and messages that suggest the nearest known name."""
 
 from __future__ import annotations
 

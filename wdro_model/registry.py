@@ -1,4 +1,4 @@
-"""Registers by name: what is built in, what a user adds, what another package ships.
+"""Registers of extensions by name: built in, added by a user, or offered by another package.
 
 Backends, costs, rules, counterparts and steps have a register each. A package adds to a register by
 an entry point in its group, which is loaded when its name is first used:

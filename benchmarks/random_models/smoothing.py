@@ -169,7 +169,7 @@ DROP = 45.0
 
 
 def panels(low: float, high: float, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Gauss-Legendre nodes and weights on equal panels, finer at both ends, where peaks are narrow."""
+    """Gauss-Legendre nodes and weights on equal panels, with finer ones at both ends."""
     ends = np.geomspace(1e-5, 1.0, 8, endpoint=False) / count
     shares = np.sort(np.concatenate([np.linspace(0.0, 1.0, count + 1), ends, 1.0 - ends]))
     edges = low + (high - low) * shares

@@ -1,4 +1,4 @@
-"""A loss given as a function: for what CVXPY cannot state, or to use a kernel of one's own.
+"""A loss given as a function, for losses that CVXPY cannot state or that have a faster kernel.
 
 def loss(x, scenarios):
     residual = scenarios[target] - scenarios[features] @ x[theta]          # (B,)

@@ -1,4 +1,4 @@
-"""CVXPY expressions: the walk over a tree, rewritten trees, small building blocks, units."""
+"""Tools for CVXPY expressions: building blocks, entries, units, walks over trees, rewriting."""
 
 from __future__ import annotations
 

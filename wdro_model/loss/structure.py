@@ -1,4 +1,4 @@
-"""The structure of a loss in its data: degree, curvature, pieces; reformulations ask for it."""
+"""The structure of a loss in its data: degree, curvature, affine pieces. Planning reads it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests for the authors of extensions: does a set, cost, atom, counterpart or loss tell the truth?
+"""Checks for authors of extensions: sets, costs, atoms, counterparts and losses against values.
 
 Each `check_...` raises an error that names the wrong answer. Call it in the tests of an extension:
 a solve checks only shapes, and that numbers are finite.

@@ -1,4 +1,4 @@
-"""The test of an atom: are its rule and its facts those of the function that `numeric` computes?"""
+"""The test of an atom: its rule and its facts against the values that `numeric` computes."""
 
 from __future__ import annotations
 

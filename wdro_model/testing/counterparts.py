@@ -1,4 +1,4 @@
-"""The test of an exact counterpart: is its value the worst-case risk, as far as the ball tells?"""
+"""The test of an exact counterpart: its value, program and worst case against each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ambiguity set: all distributions within a transport cost of the observed one."""
+"""The ambiguity set: the distributions within a transport cost of the observed one."""
 
 from __future__ import annotations
 

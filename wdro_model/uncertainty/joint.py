@@ -1,4 +1,4 @@
-"""Joint samples of several uncertain parameters, and scenarios that are generated when read."""
+"""Joint samples of several uncertain parameters, and scenarios that are generated on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The uncertain data of a loss: a CVXPY parameter that carries its observations and its support."""
+"""The uncertain data of a loss: a CVXPY parameter with its samples and its support."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples: from arrays, frames, memory maps and Dask arrays, with their weights.
+"""Samples from arrays, frames, memory maps and Dask arrays; labels; the share of each sample.
 
 Two sides that both have labels are matched by them, and unmatched labels raise an error. Where one
 side has no labels, or the labels 0, 1, ... in this order, entries are matched by position; the same

@@ -1,4 +1,4 @@
-"""Atoms: one file for each family, with all that is known of it."""
+"""Atoms: one file for each family, with the facts of its atoms."""
 
 from wdro_model.loss.atoms import elementwise, linear, products, quadratic, reductions  # noqa: F401
 from wdro_model.loss.atoms.cvxpy_classes import Atom

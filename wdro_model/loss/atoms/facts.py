@@ -1,4 +1,4 @@
-"""The facts of atoms, and the register of classes that state them.
+"""The facts of atoms, and the register of the classes that state them.
 
 For each family of atoms one class states what the library knows about it: its values and pullbacks
 on a batch, its degree, its slopes, its affine pieces... The class overrides methods of `AtomFacts`,

@@ -1,4 +1,4 @@
-"""What follows from a ground cost, for every cost: gains and prices of a budget, small moves."""
+"""Gains and prices of a transport budget, and small moves, from the values of any ground cost."""
 
 from __future__ import annotations
 

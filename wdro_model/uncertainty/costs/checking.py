@@ -1,4 +1,4 @@
-"""The test of a ground cost: does what it says of itself hold at random moves?"""
+"""The test of a ground cost: its values against its order, dual norm, gradient and weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The register of costs by name (built in, added, or shipped by a package) and of operations.
+"""The register of costs by name: built in, added by a user, or offered by another package.
 
     @wdro.costs.register_cost("group")
     class GroupNorm(wdro.costs.GroundCost): ...

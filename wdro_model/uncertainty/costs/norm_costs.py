@@ -1,4 +1,4 @@
-"""The built-in costs: a norm of the stretched move, to the power of one or two.
+"""The built-in costs: a norm of the stretched move, or its square.
 
     Norm               c = |w * delta|_p           order 1
     SquaredEuclidean   c = |sqrt(w) * delta|_2^2   order 2

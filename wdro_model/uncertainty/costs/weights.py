@@ -1,4 +1,4 @@
-"""Weights of a ground cost, as the user gives them: by coordinate, by parameter, or by a word."""
+"""Weights of a ground cost, from numbers, arrays, {parameter: weights} or "standardize"."""
 
 from __future__ import annotations
 
