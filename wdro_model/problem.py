@@ -657,7 +657,7 @@ class Problem:
 def declared_model(
     objective: Any, constraints: Sequence[Any], ball: WassersteinBall | None, assume_convex: bool
 ) -> Model:
-    """The model of a problem, whose uncertain constraints have a counterpart each."""
+    """Check the parts of a problem and compile its model, uncertain constraints by counterparts."""
     loss, tails = compiled_loss(objective)
     refuse_other_labels(objective, constraints)
     certain = [c for c in constraints if not has_measures(c)]

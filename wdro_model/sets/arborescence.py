@@ -28,7 +28,7 @@ from wdro_model.sets.choices import EdgeSet, ParallelEdges
 from wdro_model.sets.hull import HullOracle, Row, at_most
 
 ArborescenceBackend = Literal["edmonds", "networkx", "highs"]
-"""Those that are built in; `register_backend` adds others."""
+"""The built-in backends; `register_backend` adds others."""
 
 
 class Arborescence(EdgeSet):
@@ -194,7 +194,7 @@ class Arborescence(EdgeSet):
 def _edmonds(trees: Arborescence) -> LinearOracle:
     """Chu, Liu and Edmonds: each node takes its cheapest arc, cycles become nodes, and so on.
 
-    Any root: another one with an arc to every node, dear enough to be used once.
+    For any root, an additional node has an arc to every node, too expensive to be used twice.
     """
     arcs, count = np.flatnonzero(trees.proper), len(trees.nodes)
     tails, heads = trees.tails[arcs], trees.heads[arcs]
@@ -209,8 +209,8 @@ def _edmonds(trees: Arborescence) -> LinearOracle:
         weights = direction[arcs]
         if trees.root is None:
             spread = float(weights.max() - weights.min())
-            dear = weights.max() + count * (spread or 1.0)
-            weights = np.concatenate([weights, np.full(count, dear)])
+            expensive = weights.max() + count * (spread or 1.0)
+            weights = np.concatenate([weights, np.full(count, expensive)])
         chosen = cheapest_arborescence(weights, tails, heads, root, max(count, root + 1))
         return trees.indicator(arcs[chosen[chosen < arcs.size]])
 
@@ -318,9 +318,9 @@ def cheapest_arborescence(
 
 
 def _branchings(trees: Arborescence) -> LinearOracle:
-    """A branching of most weight, where each arc is worth more than the others' costs are apart.
+    """NetworkX's maximum branching with weights C - cost, C so large that more arcs weigh more.
 
-    NetworkX's own minimum_spanning_arborescence gives its arcs less, and then may miss it.
+    NetworkX's own minimum_spanning_arborescence takes a smaller C, and then may miss the best one.
     """
     arcs = np.flatnonzero(trees.proper)
     pairs = ParallelEdges(arcs, trees.tails[arcs], trees.heads[arcs])

@@ -1,4 +1,4 @@
-"""A test of an oracle: is what it returns a minimiser, as far as one sees from outside?"""
+"""A test of an oracle: are its answers minimisers, as far as its other answers can tell?"""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ def check(set: FeasibleSet, directions: int = 50, seed: int = 0, compared: int =
     failures: list[str] = []
     returned: list[Answered] = []
     for index, direction in enumerate(tried):
-        answer, found = _call(set, direction)
-        failures.extend(f"direction {index}: {failure}" for failure in found)
+        answer, own_failures = _call(set, direction)
+        failures.extend(f"direction {index}: {failure}" for failure in own_failures)
         if answer is not None:
             returned.append(answer)
     failures.extend(_not_optimal(returned))
@@ -115,7 +115,7 @@ def check(set: FeasibleSet, directions: int = 50, seed: int = 0, compared: int =
 
 
 def _directions(set: FeasibleSet, count: int, rng: np.random.Generator) -> list[Vector]:
-    """Gaussian ones, small integers (ties and zeros) and coordinates, in turn."""
+    """Gaussian directions, small integers (ties and zeros), coordinates, large scales, in turn."""
     n = set.dimension
     kinds = [
         lambda: rng.standard_normal(n),

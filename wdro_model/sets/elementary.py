@@ -324,7 +324,7 @@ class Hull(BoundedSet):
 
 
 SpectralBackend = Literal["dense", "arpack"]
-"""Those that are built in; `register_backend` adds others."""
+"""The built-in backends; `register_backend` adds others."""
 
 
 class RankOneSet(ShapedSet):

@@ -34,7 +34,7 @@ from wdro_model.uncertainty.samples import labels_of
 Amounts = float | str | Mapping[Any, float] | ArrayLike
 
 FlowBackend = Literal["highs", "ortools", "networkx"]
-"""Those that are built in; `register_backend` adds others."""
+"""The built-in backends; `register_backend` adds others."""
 
 
 class Flow(OnGraph, BoundedSet):

@@ -218,7 +218,7 @@ class HullOracle(BoundedOracle):
 
 
 def components(joined: np.ndarray, tails: np.ndarray, heads: np.ndarray, count: int) -> Iterator:
-    """The components (n,) of some edges, given by a mask; nodes without such an edge are none."""
+    """The components (n,) of some edges, given by a mask; nodes without one are left out."""
     pairs = (np.ones(int(joined.sum())), (tails[joined], heads[joined]))
     parts, label = connected_components(sp.coo_array(pairs, shape=(count, count)), directed=False)
     met = np.zeros(count, dtype=bool)

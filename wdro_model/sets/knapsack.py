@@ -36,9 +36,9 @@ class Tolerances:
     capacity: float = 1e-12
     """Excess of sums of real weights over the capacity, relative to it: 0.1 + 0.2 fits in 0.3."""
     bound: float = 1e-11
-    """Bounds that miss a known profit by less, relatively, are looked at; a profit's rounding."""
+    """Relative rounding of profits: bounds below the best profit by less are not cut off."""
     frontier: int = 500_000
-    """Loads on the frontier beyond which branch and bound takes over, for want of memory."""
+    """Pairs on the frontier above which branch and bound takes over, to save memory."""
     hull_arcs: int = 20_000
     """Arcs of the network of loads up to which a knapsack has a CVXPY form."""
     whole_weight: int = 2**30
@@ -47,7 +47,7 @@ class Tolerances:
 
 TOLERANCES = Tolerances()
 KnapsackBackend = Literal["frontier", "ortools", "cpsat", "highs"]
-"""Those that are built in; `register_backend` adds others."""
+"""The built-in backends; `register_backend` adds others."""
 
 
 class Knapsack(ItemSet):

@@ -37,7 +37,7 @@ LARGEST_FOR_BLOSSOMS = 20
 """Nodes up to which NetworkX's blossoms are faster than a linear program."""
 
 MatchingBackend = Literal["scipy", "highs", "networkx"]
-"""Those that are built in; `register_backend` adds others."""
+"""The built-in backends; `register_backend` adds others."""
 
 
 class Matching(EdgeSet):
@@ -329,7 +329,7 @@ register_backend(Matching, "networkx", Blossoms)
 
 
 AssignmentBackend = Literal["scipy", "ortools", "highs"]
-"""Those that are built in; `register_backend` adds others."""
+"""The built-in backends; `register_backend` adds others."""
 
 
 class AssignmentSet(ItemSet):

@@ -85,7 +85,7 @@ class Oracle(BoundedSet):
         self.rounds = integral
         self._lmo = lmo
         self._is_monotone = False
-        """Has it answered two directions, and these the right way round?"""
+        """Have the answers to two directions shown that the function minimises?"""
         self._cvxpy_form = constraints
         if bounds is not None:
             self.bounds = as_bounds(bounds, self.shape, f"oracle {self.name!r}")

@@ -281,7 +281,7 @@ class PersistentHighs:
         self._highs.clearSolver()
 
     def _start_again(self, cost: Vector) -> None:
-        """Solve without the old basis; raise for what the model then turns out to be."""
+        """Solve without the old basis; raise if the program is empty or unbounded."""
         highs = self._highs
         status = self._cold(cost)
         if status == _OPTIMAL:
@@ -320,7 +320,7 @@ class PersistentHighs:
             raise self._out_of_time(cost)
 
     def _out_of_time(self, cost: Vector) -> OutOfTime:
-        """With the best integer point so far, where there is one."""
+        """The error at the time limit, with the best integer point so far where there is one."""
         solution = self._highs.getSolution()
         if self._integer is None or not solution.value_valid:
             return OutOfTime()
@@ -377,10 +377,10 @@ class PersistentClarabel:
         return y
 
     def reset(self) -> None:
-        """Nothing is kept but the factorisation's structure."""
+        """Nothing to forget: only the structure of the factorisation is kept."""
 
     def _limit(self) -> None:
-        """The solver that is kept has the time of this solve, or all of it."""
+        """Give the kept solver the time that is left of this solve; no limit without one."""
         left = seconds_left()
         allowed = np.inf if left is None else max(left, TOLERANCES.least_time)
         if allowed != self._allowed:
@@ -407,7 +407,7 @@ class PersistentClarabel:
         )
 
     def _start_again(self, cost: Vector) -> Vector:
-        """Solve with scalings made for this cost, then to 1e-6; raise for what is found."""
+        """Solve with scalings for this cost, then to 1e-6; raise if empty or unbounded."""
         named = clarabel.SolverStatus
         for tolerance in (1e-8, 1e-6):
             solution = self._new(cost, tolerance).solve()

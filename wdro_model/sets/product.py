@@ -74,7 +74,7 @@ class ProductSet(BoundedSet):
         return vertex, total
 
     def minimize_relaxed(self, direction: ArrayLike) -> Vector:
-        """Each block relaxed."""
+        """The blocks' relaxed minimisers together."""
         given = as_direction(direction, self.dimension)
         vertex = np.empty(given.size)
         for block, where in self.blocks:
@@ -169,12 +169,12 @@ class ProductSet(BoundedSet):
         return all(block.is_current() for block, _ in self.blocks)
 
     def check_nonempty(self) -> None:
-        """Is no block empty?"""
+        """Raise an InfeasibleError if a block is empty."""
         for block, _ in self.blocks:
             block.check_nonempty()
 
     def check_bounded(self) -> None:
-        """Are all blocks bounded?"""
+        """Raise an UnboundedError if a block is unbounded."""
         for block, _ in self.blocks:
             block.check_bounded()
 

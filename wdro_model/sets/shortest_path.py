@@ -43,7 +43,7 @@ from wdro_model.sets.hull import HullOracle, Row, components
 
 Indices = NDArray[np.int64]
 PathBackend = Literal["scipy", "networkx", "ortools", "cvxpy", "highs"]
-"""Those that are built in; `register_backend` adds others."""
+"""The built-in backends; `register_backend` adds others."""
 
 
 class ShortestPath(EdgeSet):
@@ -119,7 +119,7 @@ class ShortestPath(EdgeSet):
 
     @property
     def has_constraints(self) -> bool:  # type: ignore[override]
-        """Is there a CVXPY form? With cycles, flows have them beside the paths."""
+        """Is there a CVXPY form? With cycles, not for weights of any sign or mandatory edges."""
         if self._order is not None:
             return True
         return not self._any_sign and not self.interval(None, None)[0].any()
@@ -254,7 +254,7 @@ class ShortestPath(EdgeSet):
         return x if flow.x is None else np.asarray(collect @ flow.x)
 
     def _is_mixture(self, x: Vector, tolerance: float) -> bool:
-        """Is x a mixture of simple paths? They are added until x is one, or is cut off from all."""
+        """Is x a mixture of simple paths? Paths are generated until x is one, or is cut off."""
         simple, total = _by_rows(self), float(self.dimension)
         lower, upper = self.interval(None, None)
         paths = [simple.answer(np.ones(self.dimension), lower, upper)[0]]

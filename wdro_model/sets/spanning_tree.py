@@ -30,7 +30,7 @@ from wdro_model.sets.choices import EdgeSet, ParallelEdges
 from wdro_model.sets.hull import HullOracle
 
 TreeBackend = Literal["kruskal", "numba", "scipy", "networkx", "ortools", "cvxpy"]
-"""Those that are built in; `register_backend` adds others."""
+"""The built-in backends; `register_backend` adds others."""
 
 
 class SpanningTree(EdgeSet):
@@ -167,8 +167,8 @@ class SpanningTree(EdgeSet):
 def exchanges(tree: Vector, tails: NDArray[np.int64], heads: NDArray[np.int64]) -> NDArray:
     """All pairs (edge that enters, edge that leaves) of a tree, (K, 2).
 
-    The ends of all edges that may enter climb towards the root together, the deeper one of each,
-    until they meet: what they climb over is the cycle.
+    For all edges that may enter at once, the deeper end moves to its parent until both ends meet;
+    the tree edges on the way form the cycle that the entering edge closes.
     """
     chosen = np.flatnonzero(tree > 0.5)
     count = int(max(tails.max(), heads.max())) + 1
@@ -241,7 +241,7 @@ def _networkx(trees: SpanningTree) -> LinearOracle:
 
 
 def _scipy(trees: SpanningTree) -> LinearOracle:
-    """SciPy's on the ranks of the weights, counted from 1: it takes zeros for missing edges."""
+    """SciPy's tree for the ranks 1, 2, ... of the weights: it takes zeros for missing edges."""
     proper = np.flatnonzero(trees.proper)
     ends = np.sort([trees.tails[proper], trees.heads[proper]], axis=0)
     pairs = ParallelEdges(proper, *ends)

@@ -17,7 +17,7 @@ from wdro_model.sets.cp_sat import CpSatOracle
 from wdro_model.sets.hull import HullOracle, Row, at_least, components
 
 TourBackend = Literal["highs", "ortools"]
-"""Those that are built in; `register_backend` adds others."""
+"""The built-in backends; `register_backend` adds others."""
 
 
 class Tour(EdgeSet):

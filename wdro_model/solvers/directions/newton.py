@@ -60,7 +60,7 @@ class BfgsMatrix:
         return self.base * vector - self.along.T @ (self.solved @ vector)
 
     def dense(self) -> Array:
-        """B as an (n, n) matrix, symmetric to the last bit."""
+        """B as an (n, n) matrix, exactly symmetric."""
         matrix = np.diag(self.base) - self.along.T @ self.solved
         return 0.5 * (matrix + matrix.T)
 
@@ -95,9 +95,9 @@ class SecantPairs:
                 del self._steps[self._surveyed], self._changes[self._surveyed]
 
     def survey(self, steps: Array, changes: Array) -> None:
-        """Pairs of one place (k, n), along any directions, in place of all others.
+        """Replace all pairs by pairs (k, n) that were measured at one point, along any directions.
 
-        They are combined to steps that are conjugate, s_i'y_j = 0, so that B keeps them all.
+        The pairs are combined to conjugate steps, s_i'y_j = 0, so that B satisfies all of them.
         """
         products = steps @ changes.T
         curvatures, mixtures = np.linalg.eigh(0.5 * (products + products.T))
@@ -217,7 +217,7 @@ class OracleQuadratic:
         z, slope, allowed = x, gradient, -np.inf
         for _ in range(MOST_CALLS):
             check_deadline()
-            # Away from x the model may fall along what the oracle takes for costs.
+            # Away from x the model may have negative slopes, which such an oracle refuses.
             costs = np.maximum(slope, 0.0) if feasible.nonnegative_directions else slope
             vertex = feasible.minimize(costs)
             feasible.calls += 1
@@ -261,7 +261,7 @@ class NewtonState(DirectionState):
         return Move(target - x, longest, suggested=1.0)
 
     def curvature(self, x: Array, gradient: Array) -> Any:
-        """B; before the first step a multiple of the identity that goes as far as x is large."""
+        """B; before the first step a multiple of the identity, for a step about as long as x."""
         self._note_derivatives(x, gradient)
         base = self._diagonal
         if base is None and not len(self._pairs):
