@@ -245,6 +245,7 @@ class Problem:
                     raise error from None
                 raise explain_infeasibility(model, error) from None
             smoothed = solution.method == "smoothed" and method == "auto" and solver is None
+            # Smoothed solves are over the convex hull: with integers, "auto" rounds the decision.
             if smoothed and model.feasible.is_integer and not checked.relax:
                 from wdro_model.evaluation.discrete import rounded_solution
 

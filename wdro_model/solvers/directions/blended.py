@@ -8,12 +8,12 @@ Newton directions go, with d = z - x and B the BFGS matrix of the last steps, to
 
     argmin over z in conv(active set, oracle's vertex) of <gradient, d> + <d, B d> / 2,
 
-a quadratic program in the weights. The oracle's vertex comes in where the model gains by it, and
-vertices leave that it does not need. Where B has not led to the end in as many steps as there are
-vertices, it is made anew by differences of gradients towards each of them: narrow kinks have a
-curvature that a few steps do not tell. That costs as many evaluations as the steps before, so that
-it never more than doubles a run. The program's cost grows with the cube of the active set: from
-`MOST_VERTICES` on, conjugate directions go on from the same weights.
+a quadratic program in the weights. The oracle's vertex enters if the model gains by it, and those
+of weight 0 leave. After as many steps as there are vertices, B is built anew from differences of
+gradients towards each vertex: a few steps do not show the curvature of narrow kinks. This costs as
+many evaluations as the steps before, so that a run takes at most twice as many. The program's cost
+grows with the cube of the active set: above `MOST_VERTICES`, conjugate directions go on from the
+same weights.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class BlendedState(DirectionState):
     LEAST_WEIGHT = 1e-14
     """Vertices with less weight are dropped."""
     SAME_VERTEX = 1e-12
-    """Vertices whose coordinates differ by less, relatively, are one: LP solvers round."""
+    """Relative difference of coordinates below which vertices are the same: LP solvers round."""
     REFRESH = 50
     """Steps after which the iterate is recomputed from the weights, against rounding drift."""
 
@@ -332,12 +332,12 @@ class NewtonState(ConjugateState):
             vertices = active.vertices
         apart = vertices - x
         self._survey(x, gradient, apart)
-        # Weights that sum to 1 + d would sum to 1 + (1 - s) d after a step of length s.
+        # Rounding: a sum of weights 1 + d would become 1 + (1 - s) d after a step of length s.
         weights = active.weights / active.weights.sum()
         target = simplex_minimum(active.pairs.quadratic(apart), apart @ gradient, weights)
         change = target - weights
         direction = change @ vertices
-        # A change that is rounding would be stretched until some weight ends: out of the set.
+        # A change as small as rounding, scaled until a weight is 0, would lead out of the set.
         if not gradient @ direction < 0 or np.abs(change).max() <= self.LEAST_CHANGE:
             return self.retreat(x, vertex)
         self._pending = WeightShift.of_all(weights, change, least=1.0)
@@ -350,7 +350,7 @@ class NewtonState(ConjugateState):
         return super().retreat(x, vertex)
 
     def _survey(self, x: Array, gradient: Array, apart: Array) -> None:
-        """Make the model anew by differences of gradients, where its steps have not led far."""
+        """Build the model anew from differences of gradients, once enough steps were taken."""
         self._steps_since_survey += 1
         enough = max(self.LEAST_STEPS, len(apart))
         if self.gradient_at.is_exact and self._steps_since_survey > enough:
@@ -410,7 +410,7 @@ class BlendedNewton(BlendedRule):
 RIDGE = 1e-13
 """Added to the diagonal of H, relative to its mean: vertices may depend on each other."""
 ENTERING_GAIN = 1e-12
-"""Entries come in that lower the objective by more than this, relative to its gradients."""
+"""Entries enter if they lower the objective by more than this, relative to its gradients."""
 
 
 def simplex_minimum(matrix: Array, linear: Array, start: Array) -> Array:

@@ -52,7 +52,7 @@ class Move:
 
 
 class DirectionState:
-    """The memory of a direction rule during one run; by default a plain one, with none."""
+    """The state of a direction rule during one run; by default plain moves without memory."""
 
     active: ActiveSet | None = None
     """The vertices of which the iterate is a combination, for rules that keep them."""
@@ -66,7 +66,7 @@ class DirectionState:
         return Move(vertex - x, is_plain=True)
 
     def accept(self, step: float) -> Array | None:
-        """Note the step taken; a rule that knows the new iterate more precisely returns it."""
+        """Record the step taken; a rule that knows the new iterate more precisely returns it."""
         return None
 
 
@@ -145,12 +145,12 @@ class Conjugate(DirectionRule):
 
 @dataclass(frozen=True)
 class PastStep:
-    """A step of the past."""
+    """An earlier step of the run."""
 
     aim: Array
-    """s_i, the point it went towards."""
+    """s_i, the point that the step went towards."""
     length: float
-    """The share of the way to s_i that it went."""
+    """The length of the step, as a share of the way to s_i."""
     change: Array
     """H d_i up to a positive factor: what the step changed in the gradient."""
 
