@@ -1,19 +1,18 @@
 """log E [exp(H(t)); low <= t <= high] for t ~ N(0, 1), many functions H at once, on panels.
 
-A convex H lies under its chords, a concave H under the chords beside an interval, and a line
-c + m t reaches at most c + m s - s^2/2 on an interval, s being m clipped to it. So no narrow place
-that carries mass is overlooked.
-
-With g(t) = H(t) - t^2/2, where H may be a loss divided by a tiny temperature, the mass sits in a
-few narrow places that are far apart, or at an end. They cannot be missed in logarithms, where g has
-upper bounds between points at which H is known (`exponents`). So
+Let g(t) = H(t) - t^2/2. H may be a loss divided by a tiny temperature: the mass of exp(g) then sits
+in a few narrow places far apart, or at an end. Upper bounds of g between the points at which H is
+known (`interval_bounds`) show where such a place may hide: a convex H lies under its chords, a
+concave H under the extended chords of the neighbouring intervals, and under a line c + m t the
+maximum of g on an interval is c + m s - s^2/2, s being m clipped to it. The steps are
 
 1. a scan at geometric distances from 0, cut off at the ends, and a parabolic search for the highest
    mode, which may be an end;
-2. equal steps over a window around it, where that fits: exact to rounding for a smooth g, accepted
-   where half of the points give the same and the bounds leave no mass outside;
-3. elsewhere panels: between points of the scan and beside the mode, those dropped whose bound lies
-   far below the top. Kinks are bisected.
+2. equal steps over a window around the mode, if the window fits into the interval: exact to
+   rounding for a smooth g, accepted if every second point gives the same integral and the bounds
+   leave no mass outside;
+3. for all other functions, panels between points of the scan and points beside the mode. Panels
+   whose bound lies far below the top are dropped, panels with a kink are bisected.
 """
 
 from __future__ import annotations
@@ -38,32 +37,33 @@ Exponent = Callable[[Array, Array], Array]
 
 CONVEX, CONCAVE, UNKNOWN = "convex", "concave", "unknown"
 RIGOROUS = (CONVEX, CONCAVE, "affine")
-"""Curvatures for which the bounds are certain; for others, slopes seen beside an interval are
-extended into it."""
+"""Curvatures of H for which the bounds are rigorous. For others the chords beside an interval are
+extended into it, which is a guess."""
 
 
 @dataclass(frozen=True)
 class Tolerances:
-    """Limits of line quadrature; lengths in deviations, heights of g in logarithm."""
+    """Limits of line quadrature; lengths in standard deviations of t, heights are values of g."""
 
     log_cut: float = 44.0
-    """Intervals whose logarithm lies so far below the top carry no mass."""
+    """Intervals on which g lies so far below its top carry no mass."""
     hidden: float = 3.0
-    """The bound of an accepted panel lies at most so far above the values at its nodes."""
+    """Largest excess of the bound of an accepted panel over the values of g at its nodes."""
     levels: int = 48
-    """Rounds of halving; a kink takes all of them."""
+    """Rounds of halving panels, at most; a panel with a kink takes all of them."""
     window_edge: float = 36.0
-    """Outside of a window of equal steps g must be so far below the top."""
+    """Depth below the top that g must have outside of a window of equal steps."""
     mode_steps: int = 6
     """Parabolic steps towards the highest mode."""
     reach: float = 2.0**20
-    """Deviations within which functions of unknown curvature are scanned more densely."""
+    """Distance from 0 within which functions of unknown curvature are scanned more densely."""
     step: float = 0.36
     """Step of a window, in standard deviations of the mode: smaller ones give no new digits."""
     room: float = 1e-3
-    """A mode closer to an end of its interval is integrated by panels."""
+    """Distance to an end of the interval below which a mode is integrated by panels."""
     near: float = 9.0
-    """Points of the scan within so many lengths of the mode end no panels."""
+    """Points of the scan within so many decay lengths of the mode are no ends of panels: the
+    `OFFSETS` around the mode are."""
 
 
 LIMITS = Tolerances()
@@ -78,7 +78,7 @@ class Located:
 
     @property
     def height(self) -> Array:
-        """g"""
+        """g(t) = H(t) - t^2/2."""
         return self.value - 0.5 * self.t**2
 
     def subset(self, rows: Array) -> Located:
@@ -91,7 +91,7 @@ class Located:
 
 @dataclass(frozen=True)
 class Exponents:
-    """Functions H on intervals."""
+    """Functions H on intervals [low, high], (F,)."""
 
     exponent: Exponent
     low: Array
@@ -120,7 +120,7 @@ class Exponents:
 
 
 def merge_points(one: Located, other: Located) -> tuple[Located, Array]:
-    """Points of both in order, and the order."""
+    """The points of both in ascending order, and the permutation that sorts them."""
     t = np.concatenate([one.t, other.t], axis=1)
     order = np.argsort(t, axis=1)
     value = np.concatenate([one.value, other.value], axis=1)
@@ -137,6 +137,7 @@ def interval_bounds(t: Array, values: Array, curvature: str) -> Array:
     bound = _line_peaks(values[:, :-1], chord, low, low, high)
     if curvature in (CONVEX, "affine"):
         return bound
+    # Bounds by the chords of the interval before and of the one after, extended into this one.
     before = np.full_like(bound, np.inf)
     after = np.full_like(bound, np.inf)
     before[:, 1:] = _line_peaks(values[:, 1:-1], chord[:, :-1], low[:, 1:], low[:, 1:], high[:, 1:])
@@ -160,9 +161,9 @@ def _line_peaks(value: Array, slope: Array, origin: Array, low: Array, high: Arr
 
 
 def parabola_bounds(t: Array, values: Array) -> Array:
-    """The maximum of g between points where H is one parabola as far as its neighbours can tell.
+    """The maximum of g between points, where second differences say that H is a parabola.
 
-    Chords alone are poor bounds where H grows nearly as fast as t^2/2. +inf elsewhere.
+    +inf elsewhere. Chords alone are poor bounds where H grows nearly as fast as t^2/2.
     """
     low, high = t[:, :-1], t[:, 1:]
     step = np.diff(t, axis=1)
@@ -189,7 +190,10 @@ DEGREE = 16
 
 
 def _clenshaw_curtis(n: int) -> tuple[Array, Array, Array]:
-    """Nodes on [-1, 1], weights, and the map from values to the last Chebyshev coefficients."""
+    """Nodes on [-1, 1], weights, and the map from values to the last three Chebyshev coefficients.
+
+    Those coefficients estimate the error of the interpolation through the nodes.
+    """
     angles = np.pi * np.arange(n + 1) / n
     ends = np.where((np.arange(n + 1) % n) == 0, 0.5, 1.0)
     degrees = np.arange(n + 1)
@@ -211,7 +215,7 @@ class Panels:
     high: Array
 
     def halved(self) -> Panels:
-        """Both halves of each; where one end is much farther from 0, in logarithm."""
+        """Both halves of each panel; the cut is a geometric mean if one end is much farther."""
         near = np.minimum(np.abs(self.low), np.abs(self.high))
         far = np.maximum(np.abs(self.low), np.abs(self.high))
         geometric = (self.low * self.high > 0) & (far > 4 * near)
@@ -230,9 +234,11 @@ class Panels:
 def refine(
     exponent: Exponent, panels: Panels, best: Array, curvature: str, tolerance: float
 ) -> TiltedLaw:
-    """The laws of functions from panels that are halved until each one is resolved.
+    """The tilted distributions of functions, on panels that are halved until each is resolved.
 
-    best: the highest g that is known of each function, (F,).
+    A panel is resolved if its last Chebyshev coefficients are small relative to the integral of
+    the whole function, and if its bound leaves no room for a peak between the nodes.
+    best: the highest known value of g for each function, (F,).
     """
     size, best = len(best), best.copy()
     done = [(np.zeros(0, dtype=int), np.zeros(0), np.zeros(0))]
@@ -275,7 +281,7 @@ def refine(
 
 
 def _laws_from_nodes(owner: Array, t: Array, logs: Array, size: int) -> TiltedLaw:
-    """The laws from nodes and the logarithms of weight times exp(g)."""
+    """The tilted distributions from nodes and logs = log(quadrature weight) + g."""
     top = np.full(size, -np.inf)
     np.maximum.at(top, owner, logs)
     keep = logs > top[owner] - LIMITS.log_cut
@@ -292,16 +298,17 @@ def _laws_from_nodes(owner: Array, t: Array, logs: Array, size: int) -> TiltedLa
 DISTANCES = 2.0 ** np.array([0, 2, 4, 6, 8, 10, 12, 17, 24, 34, 48])
 SCAN = np.concatenate([-DISTANCES[::-1], [0.0], DISTANCES])
 DENSER = np.linspace(0.0, 1.0, 66) ** 1.0471
-"""Points that are added for functions of unknown curvature; uneven, to keep the ends of panels off
-round numbers, where a loss is likely to have its kinks."""
+"""Points added to the scan of functions of unknown curvature, as shares of the way across. They are
+uneven, which keeps ends of panels off round numbers, where a loss is likely to have its kinks."""
 SPARE = 8
-"""Points of the dense scan for one end of a panel: panels have points of their own."""
+"""Every eighth point of the dense scan is an end of a panel: panels have nodes of their own."""
 STEPS = np.arange(-24, 25)
-"""The window: 24 steps to each side, each 0.36 standard deviations of the mode long."""
+"""The window: 24 steps to each side, of the length `Tolerances.step`."""
 RIM = [0, 8, 40, 48]
-"""Points of the window from which bounds beside it are taken."""
+"""Points of the window that give the chords at its two ends, for the bounds outside of it."""
 SHIFTS = (0.38, 0.72)
-"""Shifts of the window, in steps, that must agree for functions of unknown curvature."""
+"""Shifts of the window, in steps. For functions of unknown curvature the shifted sums must agree
+with the sum itself."""
 OFFSETS = np.array([1.5, 4.0, 9.0, 20.0, 45.0])
 """Ends of panels to either side of the mode, in lengths over which the density falls by e."""
 
@@ -314,10 +321,10 @@ def integrate_lines(
     curvature: str = UNKNOWN,
     tolerance: float = 1e-11,
 ) -> TiltedLaw:
-    """The tilted laws of functions over their intervals [low, high] (F,), low < high.
+    """The distributions of t ~ N(0, 1) tilted by exp(H) on intervals [low, high] (F,), low < high.
 
-    curvature: "convex" or "concave" if all of them are, so that the bounds are rigorous. Others
-    are scanned more densely, and their bounds extend the slopes seen beside an interval into it.
+    curvature: "convex" or "concave" if all functions are, so that the bounds are rigorous. Others
+    are scanned more densely, and their bounds extend the chords beside an interval into it.
     """
     lines = Exponents(exponent, low, high, curvature)
     with np.errstate(all="ignore"):
@@ -346,9 +353,10 @@ def whole_lines(size: int) -> tuple[Array, Array]:
 def lines_within_lines(
     inner: Callable[[Array, Array], TiltedLaw], size: int, curvature: str, tolerance: float
 ) -> TiltedLaw:
-    """The laws on the plane of `size` functions H(s, t), by lines in s.
+    """The tilted distributions on the plane of `size` functions H(s, t), by iterated integrals.
 
-    inner: the laws in t at points s (M,) of the functions owner (M,).
+    The outer integral over s has the exponent log E_t exp(H(s, t)), the log mass of the inner one.
+    inner: the distributions in t at points s (M,) of the functions owner (M,).
     """
     lines = integrate_lines(
         lambda owner, s: inner(owner, s).log_mass,
@@ -368,13 +376,13 @@ def lines_within_lines(
 
 # ------------------------------------------------------------------ where the mass is
 def _scan(lines: Exponents) -> tuple[Located, Array]:
-    """Points within the intervals, from end to end; which of them end panels."""
+    """H at points from end to end of the intervals, and a mask of the points that end panels."""
     size = len(lines.low)
     scan = lines.evaluate(lines.clip(np.tile(SCAN, (size, 1))))
     ends = np.ones(scan.t.shape, dtype=bool)
     if lines.curvature in RIGOROUS:
         return scan, ends
-    # Towards an infinite end as far as the slopes of H can reach.
+    # With a slope m of H the mode of g is at t = m: scan about as far as the steepest slope.
     slopes = np.abs(np.diff(scan.value, axis=1) / np.diff(scan.t, axis=1))
     steepest = np.where(np.isfinite(slopes), slopes, 0.0).max(axis=1)
     reach, start = np.clip(1.2 * steepest, 8.0, LIMITS.reach), np.clip(0.0, lines.low, lines.high)
@@ -397,7 +405,7 @@ def _find_divergent(lines: Exponents, scan: Located) -> Array:
 
 
 def _find_mode(lines: Exponents, scan: Located) -> Located:
-    """The highest mode near the points of a scan, or an end."""
+    """The highest mode of g near the points of a scan, or the end where g is highest."""
     rows, last = np.arange(len(scan.t)), scan.t.shape[1] - 1
     best = scan.height.argmax(axis=1)
     top = scan.t[rows, best][:, None]
@@ -414,7 +422,10 @@ def _find_mode(lines: Exponents, scan: Located) -> Located:
 
 
 def _parabola_top(low: Located, mode: Located, high: Located) -> Array:
-    """The top of g by a parabola for H through three points, inside the bracket."""
+    """The top of g if H is the parabola through three points; a point inside the bracket.
+
+    If that step leaves the bracket or is tiny, the point lies in the longer side of the bracket.
+    """
     left = (mode.value - low.value) / (mode.t - low.t)
     right = (high.value - mode.value) / (high.t - mode.t)
     bend = (right - left) / (high.t - low.t)
@@ -430,7 +441,7 @@ def _parabola_top(low: Located, mode: Located, high: Located) -> Array:
 def _narrow_bracket(
     low: Located, mode: Located, high: Located, new: Located
 ) -> tuple[Located, Located, Located]:
-    """The bracket of the highest point, with a new point inside."""
+    """The three points around the higher one of `mode` and a new point inside the bracket."""
     higher, right = new.height > mode.height, new.t > mode.t
     return (
         mode.where(higher & right, new.where(~higher & ~right, low)),
@@ -443,7 +454,7 @@ def _narrow_bracket(
 def _integrate_windows(
     lines: Exponents, scan: Located, mode: Located, rows: Array, tolerance: float
 ) -> tuple[Array, TiltedLaw]:
-    """The rows that equal steps around the mode integrate well, and their laws."""
+    """The rows for which equal steps around the mode suffice, and their tilted distributions."""
     room = np.minimum(mode.t - lines.low, lines.high - mode.t)
     rows = rows[room[rows] > LIMITS.room]
     width = _mode_width(lines.subset(rows), mode.subset(rows), np.minimum(1.0, room[rows]))
@@ -472,17 +483,17 @@ def _integrate_windows(
 
 
 def _mode_width(lines: Exponents, mode: Located, apart: Array) -> Array:
-    """The standard deviation of exp(g) at the mode, from differences so far apart."""
+    """The standard deviation (-g'')^(-1/2) at the mode, g'' by differences over steps `apart`."""
     beside = lines.evaluate(mode.t[:, None] + apart[:, None] * np.array([-1.0, 1.0])).value
     bend = (beside[:, 0] - 2 * mode.value + beside[:, 1]) / apart**2
     return 1.0 / np.sqrt(np.clip(np.nan_to_num(1.0 - bend, nan=1.0), 1e-12, 1e12))
 
 
 def _is_resolved(mass: Array, total: Array, allowed: Array, tolerance: float) -> Array:
-    """A mask (F,) of windows that are integrated well by their equal steps.
+    """A mask (F,) of windows whose sum over equal steps is accurate.
 
-    With steps 4, 2 and 1 the errors of a smooth function fall like e, e^2, e^4; at a kink they
-    fall like e, e/4, e/16.
+    With steps 4, 2 and 1 the errors of a smooth function fall like e, e^2, e^4; with a kink they
+    fall like e, e/4, e/16. The sums with steps 4 and 2 tell the two cases apart.
     """
     half = np.abs(2 * mass[:, ::2].sum(axis=1) - total) / total
     quarter = np.abs(4 * mass[:, ::4].sum(axis=1) - total) / total
@@ -492,10 +503,11 @@ def _is_resolved(mass: Array, total: Array, allowed: Array, tolerance: float) ->
 
 
 def _is_empty_outside(scan: Located, window: Located, best: Array, curvature: str) -> Array:
-    """A mask (F,) of functions for which bounds leave no mass outside of the window."""
+    """A mask (F,) of functions whose bounds leave no mass outside of the window."""
     first, last = window.t[:, :1], window.t[:, -1:]
     inside = (scan.t >= first) & (scan.t <= last)
-    # The farthest point is repeated in their place: beside the window its rim tells the slope.
+    # Points of the scan inside the window are replaced by copies of the farthest point: next to the
+    # window the points of its rim give better chords.
     far = Located(scan.t[:, -1:], scan.value[:, -1:])
     around, _ = merge_points(
         far.where(inside, scan), Located(window.t[:, RIM], window.value[:, RIM])
@@ -511,7 +523,7 @@ def _is_empty_outside(scan: Located, window: Located, best: Array, curvature: st
 
 
 def _shifted_sums(lines: Exponents, t: Array, best: Array) -> Array:
-    """Sums over windows that are shifted, (shifts, F): only they see a notch between two points."""
+    """Sums over shifted windows, (shifts, F): they see a notch between two points of the window."""
     step = t[:, 1:2] - t[:, :1]
     shifted = (lines.evaluate(lines.clip(t + shift * step)).height for shift in SHIFTS)
     return np.stack([np.exp(height - best[:, None]).sum(axis=1) for height in shifted])
@@ -519,7 +531,7 @@ def _shifted_sums(lines: Exponents, t: Array, best: Array) -> Array:
 
 # ------------------------------------------------------------------ panels
 def _first_panels(lines: Exponents, scan: Located, ends: Array, mode: Located) -> Panels:
-    """Panels that may hold mass: between ends among the scan and points beside the mode."""
+    """Panels that may hold mass; their ends are points of the scan and points beside the mode."""
     length = _decay_length(lines, mode)[:, None]
     middle = mode.t[:, None]
     beside = lines.evaluate(lines.clip(middle + length * np.r_[-OFFSETS[::-1], 0.0, OFFSETS]))
@@ -549,7 +561,7 @@ def _decay_length(lines: Exponents, mode: Located) -> Array:
         )
         fall = mode.height[:, None] - sides.height
         away = np.abs(sides.t - mode.t[:, None])
-        # Slope and curvature of a fall a s + b s^2 are not told apart: the steeper guess is taken.
+        # A fall a s + b s^2 has two unknowns and one value: the shorter of both lengths is taken.
         guess = np.where((away > 0) & (fall > 1.0), away / fall, length[:, None])
         length = np.minimum(length, np.nanmin(np.where(away > 0, guess, np.inf), axis=1))
         length = np.where(np.isfinite(length), length, 1.0)

@@ -1,14 +1,14 @@
 """The search for modes of tilted densities: all samples at once, from global starts.
 
-The target of sample k is the log density h_k(y) of its moves, up to a constant. A loss that is
-convex in the data can have many modes and an ascent settles on one of them. Ascents start from the
-sample, from the tilt of its gradient, from the pieces of the loss and from modes seen elsewhere;
-then, where the modes found so far do not explain the heights seen there, from rises of h along
-rays, from the corners and the centre of the box, and from where the slopes far out point to.
+The target of sample k is the log density h_k(y) of its moves, up to a constant. With a loss that is
+convex in the data h can have many modes, and an ascent ends in one of them. The first ascents start
+from the sample, from one gradient step away from it, and from modes of other dual variables. Then h
+is evaluated at points where it rises along rays, at the modes of single pieces of the loss, at
+corners and centre of the box, and beyond the known modes. A point whose height the known modes do
+not predict starts another ascent.
 
-The Hessian of h is seen through differences of gradients: in full in a few dimensions, beyond by
-Lanczos' method, which finds the directions in which the loss bends at the price of two gradients
-each.
+The Hessian of h comes from differences of gradients: all of it in a few dimensions; in more, the
+directions in which the loss bends, by Lanczos' method, for two gradients each.
 """
 
 from __future__ import annotations
@@ -42,27 +42,28 @@ class Tolerances:
     step_tol: float = 0.01
     """An ascent ends when its step is shorter."""
     runaway: float = 1e50
-    """Distance at which the Gaussian has long won, if it ever does: beyond, h diverges."""
+    """Distance of an ascent beyond which h counts as unbounded: -y^2/2 dominates long before."""
     far_rays: tuple[float, float] = (2.0**80, 2.0**84)
-    """Distances between which any density that can be integrated falls: the Gaussian has won over
-    pieces as steep as numbers allow. Powers of the data up to the twelfth are finite there."""
+    """Two distances between which any integrable density falls: there -y^2/2 outweighs pieces as
+    steep as numbers allow. Powers of the data up to the twelfth are finite there."""
     new_mode: float = float(np.log(1.5))
-    """A mode is new where h lies so far above the height that the modes before predict."""
+    """Excess of h over the height predicted by the known modes from which a mode is new."""
     most_modes: int = 16
     """Modes kept for each sample."""
     second_starts: int = 8
-    """Ascents for each sample from places whose height is not explained."""
+    """Ascents for each sample from points whose height the known modes do not predict."""
     corners: int = 32
-    """Corners of the box that are looked at."""
+    """Corners of the box at which h is evaluated."""
     outside: int = 16
-    """Points beyond the known modes, in random directions, that are looked at."""
+    """Points beyond the known modes, in random directions, at which h is evaluated."""
     full_dimensions: int = 8
     """Dimensions in which modes have a full covariance."""
     directions: int = 3
     """Directions in which the curvature of the loss is measured in more dimensions."""
     precision_range: tuple[float, float] = (0.08, 400.0)
-    """Precisions along these directions: where h is flat or convex the precision is not that of a
-    Gaussian, and the deviation is bounded, at 3.5 times that of an affine loss."""
+    """Bounds of the precisions along these directions. Where h is flat or convex, -Hess h is not
+    the precision of a Gaussian; the bound limits the deviation to 3.5 times that of an affine
+    loss."""
     full_precision_range: tuple[float, float] = (0.02, 1e4)
     """The same for full covariances."""
 
@@ -71,13 +72,15 @@ LIMITS = Tolerances()
 RAY_POINTS = 2.0 ** np.arange(-1, 8)
 """Points of a ray, in deviations."""
 DIFFERENCE_STEPS = (1.0, 0.1, 1e-3)
-"""Steps of differences of gradients, in deviations: the next one where h ends before the last."""
+"""Steps of differences of gradients, in deviations: a smaller one where h is undefined at the step
+before."""
 
 
 class Target:
     """Log densities h of the moves y (r,) of the samples, up to a constant for each sample.
 
-    A support may end elsewhere than at the bounds of the coordinates, at the walls of polyhedra.
+    A subclass gives h, its gradients and a variance; bounds and walls (faces of polyhedral
+    supports) are optional. `owners` are always the indices of the samples whose moves are given.
     """
 
     dimension: int
@@ -93,7 +96,7 @@ class Target:
         return self(owners, moves)[0]
 
     def variance(self, owners: Array, moves: Array) -> Array:
-        """Variances (B, r) of the density around the moves, without curvature of the loss."""
+        """Variances (B, r) or (1, r) of the density around the moves if the loss were affine."""
         raise NotImplementedError
 
     def bounds(self, owners: Array) -> Bounds | None:
@@ -111,11 +114,11 @@ class Target:
     def wall_contacts(
         self, owners: Array, moves: Array, slopes: Array, deviation: Array
     ) -> tuple[Array, Array]:
-        """Precisions (B, r, r) and steps (B, r) of the falls from walls, see `Frame`."""
+        """Precisions (B, r, r) and steps (B, r) of the decay away from walls; see `Frame`."""
         raise NotImplementedError
 
     def starts(self, owners: Array) -> list[Array]:
-        """Moves (B, r) that are worth an ascent, beside 0."""
+        """More starts of ascents, besides 0: moves (B, r) or (r,)."""
         return []
 
 
@@ -192,7 +195,10 @@ def hessian_products(
 def full_precision(
     target: Target, owners: Array, moves: Array, deviation: Array, held: Array
 ) -> Array:
-    """-diag(s) Hess h diag(s) made definite, (K, r, r); held coordinates are apart from others."""
+    """-diag(s) Hess h diag(s) made positive definite, (K, r, r).
+
+    Coordinates that a bound holds (K, r) are decoupled from the others.
+    """
     size, r = moves.shape
     units = np.eye(r)
     each = np.repeat(np.arange(size), r)
@@ -228,8 +234,9 @@ def bring_inside(target: Target, owners: Array, moves: Array) -> Array:
 def fit_gaussians(
     target: Target, owners: Array, moves: Array, gradients: Array, curved: Array, wanted: Array
 ) -> Component:
-    """The Gaussian that osculates the targets at modes, where one is wanted.
+    """The Gaussians with value, slope and curvature of the targets at modes, for `wanted` samples.
 
+    curved (K,): measure the curvature of the loss there; else that of the cost alone is used.
     In the interior its center is the mode; where a bound stops the ascent, the center lies beyond
     the bound, at the top of the parabola with slope grad h and curvature -1/v.
     """
@@ -246,7 +253,7 @@ def fit_gaussians(
     center = np.where(settled & free, moves, center)
     basis = scales = None
     if target.walled:
-        # The density falls inwards from the wall at the rate at which h rises towards it.
+        # Away from the wall the density decays exponentially, at the rate |grad h| in deviations.
         inwards = np.where(free, slopes, 0.0)
         rate = np.maximum(np.linalg.norm(inwards, axis=1), 1.5)
         basis, scales = unit(inwards)[:, None], (1.5 / rate)[:, None]
@@ -270,10 +277,10 @@ def fit_full_gaussians(
     deviation: Array,
     wanted: Array,
 ) -> FullComponent:
-    """The Gaussian with the precision of h at its modes, where they are wanted.
+    """The Gaussians with precision -Hess h at modes, for `wanted` samples.
 
-    Coordinates that a bound holds are independent of the others. Along a wall the density falls
-    with the slope of h.
+    Coordinates that a bound holds are independent of the others. Away from a wall the density
+    decays with the slope of h, which adds to the precision.
     """
     rows = np.flatnonzero(wanted)
     precision = np.broadcast_to(np.eye(moves.shape[1]), (*moves.shape, moves.shape[1])).copy()
@@ -294,7 +301,10 @@ def fit_full_gaussians(
 
 # ------------------------------------------------------------------ the finder
 class Modes:
-    """The modes of some samples that are known, with the Gaussians around them."""
+    """The modes known so far of the samples `owners`, with the Gaussians around them.
+
+    `find_modes` fills it; component j holds the j-th mode of every sample that has so many.
+    """
 
     def __init__(self, target: Target, owners: Array, most: int) -> None:
         self.target, self.owners, self.most = target, owners, most
@@ -303,7 +313,7 @@ class Modes:
         """True for targets that are not Gaussian, (K,)."""
         self.components: list[Component] = []
         self.masses: list[Array] = []
-        """log of the integral that each component stands for, (K,); -inf where there is none."""
+        """Log mass of each component, (K,); -inf for samples without that component."""
 
     def expected(self, moves: Array) -> Array:
         """The log density (K, C) that the known modes predict at moves (K, C, r)."""
@@ -313,9 +323,10 @@ class Modes:
         return out
 
     def add(self, starts: Array, alive: Array, origin: Array) -> None:
-        """Ascend from starts (K, C, r) where alive (K, C) and keep new modes.
+        """Ascend from starts (K, C, r) where alive (K, C), and add the modes that are new.
 
-        origin: the gradient of h at no move, (K, r).
+        An end of an ascent is new if h there exceeds the log density that the known modes predict.
+        origin: the gradient of h at y = 0, (K, r).
         """
         target, rows = self.target, np.arange(len(self.owners))
         who, which = np.nonzero(alive)
@@ -334,7 +345,7 @@ class Modes:
             left[rows, pick] = False
             place, slopes = moves[rows, pick], gradients[rows, pick]
             one = fit_gaussians(target, self.owners, place, slopes, self.curved, picked)
-            # At the mode the target is mass * density of the component.
+            # The mass is such that mass * density of the component equals exp(h) at the mode.
             height = values[rows, pick] - one.log_density(place[:, None])[:, 0]
             mass = np.where(picked, height, -np.inf)
             self.components.append(one)
@@ -342,7 +353,7 @@ class Modes:
             covered = np.logaddexp(covered, mass[:, None] + one.log_density(moves))
 
     def _are_curved(self, moves: Array, gradients: Array, alive: Array, origin: Array) -> Array:
-        """True where the gradient of h without -y^2/(2v), that of the loss, changes on the way."""
+        """True where the gradient of h + y^2/(2v), from the loss alone, differs from that at 0."""
         zero = np.zeros((len(self.owners), self.target.dimension))
         variance = np.broadcast_to(self.target.variance(self.owners, zero), zero.shape)
         slopes = (gradients + moves / variance[:, None]) * np.sqrt(variance)[:, None]
@@ -352,7 +363,10 @@ class Modes:
         return change.max(axis=(1, 2), initial=0.0) > 1e-7 * (1.0 + size)
 
     def unknown_peaks(self, points: Array, values: Array, count: int) -> tuple[Array, Array]:
-        """Up to `count` of the points (K, P, r), high, apart, and higher than expected."""
+        """Up to `count` of the points (K, P, r) above the predicted height, the highest first.
+
+        The points are apart from each other. The mask says which of them a sample really has.
+        """
         zero = np.zeros((len(self.owners), self.target.dimension))
         deviation = np.sqrt(np.broadcast_to(self.target.variance(self.owners, zero), zero.shape))
         top = np.max(self.masses, axis=0)[:, None]
@@ -379,7 +393,7 @@ class Modes:
 def find_modes(
     target: Target, owners: Array, most: int = LIMITS.most_modes, piece_modes: Array | None = None
 ) -> Modes:
-    """The modes of the targets.
+    """The modes of the targets of the samples `owners`, up to `most` for each.
 
     piece_modes: moves (J, r) at which single pieces of the loss have their modes.
     """
@@ -418,8 +432,8 @@ def ascend(target: Target, owners: Array, moves: Array) -> tuple[Array, Array, A
     """Monotone ascents of h by scaled gradient steps within the bounds, each with its own length.
 
     y <- clip(y + t v grad h), with t by the Barzilai-Borwein rule, halved while h would fall. For
-    a loss affine in the data one step with t = 1 arrives. Raises a Divergence where h rises so far
-    out that nothing will bend it. Returns moves, heights and gradients.
+    a loss affine in the data one step with t = 1 arrives. Raises a Divergence if h still rises at
+    the distance `runaway`. Returns moves, heights and gradients.
     """
     moves = moves.copy()
     values, gradients = target(owners, moves)
@@ -470,7 +484,7 @@ def refuse_divergence(target: Target, owners: Array, directions: list[Array]) ->
 def search_directions(
     target: Target, owners: Array, zero: Array, gradient: Array, deviation: Array
 ) -> list[Array]:
-    """Directions (K, r) to look along: gradient, most convex direction, axes or a random one."""
+    """Directions (K, r) of rays: the gradient, flattest directions of h, axes, sign vectors."""
     directions, _ = bent_directions(
         target, owners, zero, gradient, deviation, np.ones(zero.shape, dtype=bool)
     )
@@ -488,9 +502,10 @@ def search_directions(
 def peaks_along_rays(
     target: Target, owners: Array, directions: list[Array], value: Array, bounds: Bounds | None
 ) -> tuple[Array, Array]:
-    """For each ray the highest point beyond a rise of h, (K, R, r), and h there; -inf for none.
+    """The highest point of each ray at which h has risen, (K, R, r), and h there; -inf for none.
 
-    A ray along which h only falls leads to no other mode.
+    h rises at a point if it exceeds h at the point before. A ray along which h only falls leads to
+    no other mode.
     """
     ways = np.stack([sign * d for d in directions for sign in (1.0, -1.0)], axis=1)
     points = ways[:, :, None] * RAY_POINTS[:, None]
@@ -508,7 +523,7 @@ def peaks_along_rays(
 
 
 def support_corners(target: Target, owners: Array) -> Array:
-    """Corners and centre (K, C, r) of the support; coordinates without bounds stay."""
+    """Corners and centre (K, C, r) of the support; 0 in coordinates without bounds."""
     dimension = target.dimension
     if 2**dimension <= LIMITS.corners:
         ends = np.array(list(product((0.0, 1.0), repeat=dimension)))
@@ -536,7 +551,7 @@ def points_beyond(modes: Modes, deviation: Array) -> Array:
 
 
 def climb_once(target: Target, owners: Array, points: Array) -> tuple[Array, Array]:
-    """The points (K, P, r), or where a step of an ascent leads from them if that is higher; h."""
+    """The points (K, P, r) after one gradient step where that is higher, and h there (K, P)."""
     size, count, dimension = points.shape
     who = np.repeat(owners, count)
     flat = bring_inside(target, who, points.reshape(-1, dimension))

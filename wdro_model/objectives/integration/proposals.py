@@ -47,13 +47,13 @@ class Tolerances:
     bound_reach: float = 6.5
     """Deviations beyond which a bound is ignored: the mass there is 4e-11."""
     least_share: float = 0.05
-    """The least share of a mode in a mixture: rare modes are drawn often enough to be weighed."""
+    """The least share of a mode in a mixture: enough draws for a useful importance weight."""
     mass_window: float = 20.0
-    """Modes of a log mass so far below the best are left out."""
+    """Modes whose log mass lies so far below the largest are left out."""
     block_entries: int = 2**20
     """Density terms computed at once."""
     tries_per_draw: int = 10_000
-    """Proposals for each draw by rejection; a tenth if none succeeds."""
+    """Proposals for each wanted draw by rejection, at most; a tenth of it if none is accepted."""
     round_tries: int = 256
     """Proposals in one round of rejection, at least."""
     round_entries: int = 2**20
@@ -61,23 +61,24 @@ class Tolerances:
     mass_tries: int = 4096
     """Proposals from which the mass of the reference inside the support is estimated."""
     pilot_draws: int = 128
-    """Draws that choose spreads and shares of the components."""
+    """Draws to which spreads and shares of the components are fitted."""
     share_rounds: int = 20
-    """Rounds of the search for the likeliest shares."""
+    """Iterations of expectation maximisation for the shares."""
     inflation: float = 1.25
     """Factor of the variance of components that are fitted to draws, against light tails."""
     tail_factors: tuple[float, float] = (1.5, 2.5)
     """Deviations of wider components, in those of the fitted ones: costs of order 1 have long
     tails."""
     draws_per_dimension: float = 4.0
-    """Effective pilot draws for each dimension from which on they tell a covariance."""
+    """Effective sample size of the pilot draws, for each dimension, that suffices to estimate a
+    covariance."""
 
 
 LIMITS = Tolerances()
 
 
 class Component:
-    """Gaussians restricted to bounds, one for each of K samples."""
+    """Gaussians restricted to bounds, one for each of K samples: a term of a mixture."""
 
     center: Array
     """(K, r), or (1, r) for all samples."""
@@ -90,11 +91,11 @@ class Component:
         raise NotImplementedError
 
     def transport(self, owners: Array | slice, noise: Array) -> Array:
-        """Moves (M, S, r) of samples (M,) from normal noise (M, S, r), or (1, S, r) for all."""
+        """Draws (M, S, r) of samples (M,), from normal noise (M, S, r), or (1, S, r) for all."""
         raise NotImplementedError
 
     def scaled(self, factor: float) -> Component:
-        """The Gaussians with all deviations multiplied."""
+        """The Gaussians with all deviations multiplied by a factor."""
         raise NotImplementedError
 
     def subset(self, owners: Array | slice) -> Self:
@@ -104,7 +105,7 @@ class Component:
 
 
 def select_samples(part: Any, owners: Array | slice) -> Any:
-    """The entries of some samples; an array with a leading axis of 1 serves all of them."""
+    """The entries of some samples; an array with a leading axis of 1 is shared by all samples."""
     if isinstance(part, tuple):
         return tuple(select_samples(side, owners) for side in part)
     return part if part is None or len(part) == 1 else part[owners]
@@ -112,7 +113,7 @@ def select_samples(part: Any, owners: Array | slice) -> Any:
 
 @dataclass(frozen=True)
 class DiagonalComponent(Component):
-    """Gaussians with independent coordinates but for a few directions."""
+    """Gaussians with a diagonal covariance, scaled along a few directions."""
 
     center: Array
     """(K, r)"""
@@ -157,7 +158,7 @@ class DiagonalComponent(Component):
             return moves
         sides = [side[:, None] for side in one.bounds]
         if one.truncated is not None:
-            # The coordinates that are truncated, each with all of its draws.
+            # Pairs (k, i) of sample and truncated coordinate, each with all of its draws.
             size, count, r = moves.shape
             k, i = np.nonzero(np.broadcast_to(one.truncated, (size, r)))
             parts = (np.broadcast_to(a, (size, 1, r))[k, 0, i] for a in (center, deviation, *sides))
@@ -205,21 +206,21 @@ def component(
 
 
 def reference_of(frame: Frame, samples: Array) -> Component:
-    """The reference of these samples, truncated to the box, in the moves."""
+    """The reference N(0, spread) of the moves of these samples, truncated to the box."""
     bounds = frame.bounds(samples)
     shape = (1 if bounds is None else len(samples), frame.dimension)
     return component(np.zeros(shape), np.broadcast_to(np.sqrt(frame.spread), shape), bounds)
 
 
 def reachable(center: Array, deviation: Array, bounds: Bounds) -> Array:
-    """Coordinates with a bound within `bound_reach` deviations of the center."""
+    """A mask (K, r) of coordinates with a bound within `bound_reach` deviations of the center."""
     reach = LIMITS.bound_reach * deviation
     return (center - bounds[0] < reach) | (bounds[1] - center < reach)
 
 
 @dataclass(frozen=True)
 class FullComponent(Component):
-    """Gaussians with any covariance."""
+    """Gaussians with a full covariance."""
 
     center: Array
     """(K, r)"""
@@ -279,7 +280,7 @@ class FullComponent(Component):
 
 
 def correlated(center: Array, precision: Array, bounds: Bounds | None) -> FullComponent:
-    """From centers (K, r) and precisions (K, r, r)."""
+    """A full component from centers (K, r) and precisions (K, r, r)."""
     # The root of the inverse, lower triangular: reverse the order, invert the root, reverse back.
     flipped = np.linalg.cholesky(precision[:, ::-1, ::-1])
     root = np.swapaxes(np.linalg.inv(flipped), 1, 2)[:, ::-1, ::-1]
@@ -288,7 +289,10 @@ def correlated(center: Array, precision: Array, bounds: Bounds | None) -> FullCo
 
 @dataclass(frozen=True)
 class Mixture:
-    """Components with log weights (K, J), -inf where a sample does not use one."""
+    """One mixture for each of K samples: J components with log weights (K, J).
+
+    A log weight of -inf leaves the component out of the sample's mixture.
+    """
 
     components: tuple[Component, ...]
     log_weights: Array
@@ -308,7 +312,7 @@ class Mixture:
         return out
 
     def transport(self, uniform: Array, noise: Array) -> Array:
-        """Moves (K, S, r) from numbers in [0, 1), which choose components, and normal noise."""
+        """Draws (K, S, r): uniform numbers (K, S) choose the component, noise moves it."""
         if len(self.components) == 1:
             return self.components[0].transport(slice(None), noise)
         edges = np.cumsum(np.exp(self.log_weights), axis=1)
@@ -328,12 +332,12 @@ class Mixture:
         )
 
     def scaled(self, factor: float) -> Mixture:
-        """The mixture with all deviations multiplied."""
+        """The mixture with all deviations multiplied by a factor."""
         return Mixture(tuple(one.scaled(factor) for one in self.components), self.log_weights)
 
 
 def with_reference(proposals: Mixture, share: Array, reference: Component) -> Mixture:
-    """The mixture with a share (K,) of the reference, which keeps the weights bounded."""
+    """The mixture with a share (K,) of the reference, which bounds the importance weights."""
     if not share.any():
         return proposals
     with np.errstate(divide="ignore"):
@@ -343,7 +347,7 @@ def with_reference(proposals: Mixture, share: Array, reference: Component) -> Mi
 
 
 def mixture(components: Sequence[Component], log_masses: Array) -> Mixture:
-    """Weights proportional to the masses (K, J) that the components stand for.
+    """The mixture with weights proportional to the masses (K, J) of its components.
 
     Components more than `mass_window` below the best in log mass are left out; the others get at
     least `least_share` (or half of an equal share).
@@ -374,12 +378,12 @@ class Accepted:
 
     @property
     def share(self) -> float:
-        """The share; half a success stands for none, since an observed sample lies inside."""
+        """The acceptance rate; none counts as half a success, as the sample lies inside."""
         return max(len(self.moves), 0.5) / self.tried
 
     @property
     def log_variance(self) -> float:
-        """The variance of the log of the share."""
+        """The variance of the log of the acceptance rate."""
         return (1 / self.share - 1) / self.tried
 
 
@@ -391,9 +395,10 @@ def accepted_draws(
     least: int,
     most: int,
 ) -> Accepted:
-    """Draws of the mixture of one sample: `least` tries, more until enough succeed, or `most`.
+    """Draws of the mixture of one sample that lie inside a set.
 
-    A tenth of these where none succeeds.
+    At least `least` proposals; more until `wanted` are accepted, up to `most`, or up to a tenth of
+    `most` if none is accepted.
     """
     dimension = proposals.components[0].center.shape[1]
     most_tries = LIMITS.round_entries // max(1, dimension)
@@ -409,7 +414,10 @@ def accepted_draws(
 
 
 class Rejection:
-    """Draws inside supports without coordinate structure, or at finite costs of the user."""
+    """Draws by rejection, for supports without coordinate structure and costs that may be infinite.
+
+    The acceptance rates estimate the masses that proposal and reference give to the support.
+    """
 
     def __init__(self, frame: Frame, cost: BoundCost) -> None:
         self.frame, self.cost = frame, cost
@@ -418,7 +426,7 @@ class Rejection:
         self.needed = bool(frame.coupled) or self.may_forbid
         self._log_masses: dict[tuple[int, int], tuple[float, float]] = {}
         self.variances: dict[int, float] = {}
-        """Of the log of the masses, of the samples that were drawn last."""
+        """Variances of the estimated log masses, by sample."""
 
     def draw(
         self, proposals: Mixture, samples: Array, draws: int, stream: Stream
@@ -444,7 +452,7 @@ class Rejection:
         return moves, log_mass
 
     def allowed(self, k: int, moves: Array, priced: bool) -> Array:
-        """Moves of sample k into the support; with `priced`, at a finite cost."""
+        """A mask of the moves of sample k into the support; with `priced`, at finite cost."""
         owners = np.full(len(moves), k)
         rows = self.frame.rows(owners, moves)
         good = self.frame.is_inside(rows)
@@ -454,8 +462,10 @@ class Rejection:
         return good
 
     def _reference_mass(self, k: int, tries: int) -> tuple[float, float]:
-        """log of the share of the reference inside the support, for one sample, and its variance;
-        computed once."""
+        """log of the mass of the reference inside the support, for one sample, and its variance.
+
+        Computed once.
+        """
         if not self.frame.coupled:
             return 0.0, 0.0
         if (k, tries) not in self._log_masses:
@@ -505,20 +515,26 @@ def softmax(logs: Array, axis: int) -> Array:
 
 
 def fit_mixture(proposals: Mixture, target: Tilt, samples: Array, reference: Component) -> Mixture:
-    """The mixture at several spreads, with the shares under which they are likeliest."""
+    """A mixture of `proposals` at several spreads, with maximum likelihood shares.
+
+    Pilot draws, weighted to follow the target, serve as the data of the fit.
+    """
     if all(isinstance(one, FullComponent) for one in proposals.components):
         fit = fit_covariances(proposals, PilotDraws.draw(proposals, target, samples, reference))
         wider = (fit.scaled(factor) for factor in LIMITS.tail_factors)
         wide = equal_parts([proposals, fit, *wider])
     else:
-        # Away from a wall, or for a cost of order 1, densities are not Gaussian.
+        # Next to a wall, or with a cost of order 1, densities are not Gaussian: several spreads.
         factors = np.exp(np.array([-0.6, 0.0, 0.8]) / np.sqrt(max(1, target.dimension)))
         wide = equal_parts([proposals.scaled(factor) for factor in factors])
     return fit_shares(wide, PilotDraws.draw(wide, target, samples, reference))
 
 
 def fit_covariances(proposals: Mixture, drawn: PilotDraws) -> Mixture:
-    """Full covariances around the means of the mass of the components, where that is known."""
+    """Components with mean and covariance of the weighted pilot draws that belong to them.
+
+    A component whose draws have too small an effective sample size keeps its center and covariance.
+    """
     claims = softmax(proposals.log_weights[:, None] + drawn.densities(proposals), axis=2)
     components: list[Component] = []
     r = drawn.moves.shape[2]
@@ -539,7 +555,7 @@ def fit_covariances(proposals: Mixture, drawn: PilotDraws) -> Mixture:
 
 
 def fit_shares(proposals: Mixture, drawn: PilotDraws) -> Mixture:
-    """The shares under which the components are likeliest, on weighted pilot draws.
+    """The mixture with maximum likelihood shares on weighted pilot draws, by EM:
 
     shares_j <- mean of the responsibilities shares_j q_j / sum_i shares_i q_i under the target.
     """
@@ -556,6 +572,6 @@ def fit_shares(proposals: Mixture, drawn: PilotDraws) -> Mixture:
 
 
 def equal_parts(several: list[Mixture]) -> Mixture:
-    """A mixture of equal parts of several."""
+    """The mixture of several mixtures in equal parts."""
     weights = np.concatenate([m.log_weights for m in several], axis=1) - np.log(len(several))
     return Mixture(tuple(one for m in several for one in m.components), weights)
