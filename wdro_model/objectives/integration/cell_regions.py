@@ -18,14 +18,15 @@ from wdro_model.solvers.objective import Array
 from wdro_model.uncertainty.costs import BoundCost
 
 MARKS = (1.5, 6.0)
-"""First cells end at these deviations from the sample, on either side, and at a share of the end
-(uneven: kinks like round numbers)."""
+"""Ends of the first cells on either side of the sample, in deviations."""
 SHARE = 0.37
+"""One more end, as a share of the way to the last one; uneven: kinks are often at round numbers."""
 THIN = 1e-12
 """Cells are not cut into parts that are thinner, relative to the distance from the sample."""
 OCTAVES = 2.0 ** np.arange(0, 45)
+"""Distances of the scan from the sample, in deviations."""
 DIRECTIONS = 16
-"""The scan: distances from the sample, and directions in the plane."""
+"""Directions of the scan in the plane."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class CellRegion:
         return np.all(t @ self.normals.T <= self.slack[owner], axis=1)
 
     def scan(self, owner: Array) -> Array:
-        """Points (K, P, r) at growing distances from each sample, within its bounds, by rays."""
+        """Points (K, P, r) on rays from the samples at doubling distances, within the bounds."""
         if self.dimension == 1:
             rays = np.array([[1.0], [-1.0]])
         else:
@@ -111,7 +112,7 @@ def region_of(frame: Frame, cost: BoundCost) -> CellRegion:
 
 
 def breaks(low: float, high: float) -> Array:
-    """Ends of the first cells between low <= 0 <= high."""
+    """Ends of the first cells along an axis between low <= 0 <= high, 0 among them."""
     ends = [0.0]
     for end in (low, high):
         size = abs(end)
@@ -123,7 +124,7 @@ def breaks(low: float, high: float) -> Array:
 
 # ------------------------------------------------------------------ cells
 def node_positions(cells: Array, mesh: list[Array]) -> tuple[Array, Array]:
-    """Images (C, S, r) of points of the unit cell, and the log of the Jacobian there, (C, S)."""
+    """Images (C, S, r) of the nodes `mesh` of the unit cell, and the log Jacobian there, (C, S)."""
     start, width = cells[:, :1], cells[:, 1:2] - cells[:, :1]
     first = start + width * mesh[0]
     jacobian = np.broadcast_to(np.log(width), first.shape)
@@ -137,7 +138,7 @@ def node_positions(cells: Array, mesh: list[Array]) -> tuple[Array, Array]:
 
 
 def divisible(cells: Array) -> Array:
-    """True for the axes along which cells are thick enough to be cut, (C, r)."""
+    """A mask (C, r) of the axes along which cells are thick enough to be cut."""
     ends = [cells[:, :2]]
     if cells.shape[1] == 6:
         ends.append(cells[:, [2, 4]] + cells[:, [3, 5]])

@@ -1,18 +1,17 @@
 """Integrals of exp(g_k) over one or two coordinates by adaptive cells, for many samples at once.
 
-Whatever g looks like: cells are halved where an embedded rule disagrees with the rule, along the
-axis that causes it, until the errors of a sample add up to less than a tolerance of its integral;
-and where g, interpolated, may be so high between the nodes that the cell matters though its nodes
-do not (a density much narrower than they are apart). A scan by octaves of the distance finds how
-far the cells must reach, and where g rises without end.
+Each cell has the nodes of a Gauss-Kronrod rule. The rule minus its embedded Gauss rule, line by
+line along each axis, estimates the error and tells the axis that causes it. Cells are halved along
+that axis until the errors of a sample add up to less than a tolerance of its integral.
 
-The loss at the nodes is evaluated once; the dual variable recombines what is known there, errors
-are estimated anew, and cells are halved further only where that asks for it.
+A peak of exp(g) may be much narrower than the nodes are apart. Therefore g itself is interpolated
+between the nodes, up to the corners; its last Legendre coefficients bound the error of that. A
+cell is also halved if g may be so high between the nodes that the cell matters though its nodes do
+not. A scan at doubling distances tells how far the cells must reach, and whether g rises without
+end.
 
-The higher rule minus the embedded Gauss rule, line by line along each axis, estimates the error and
-tells the axis that causes it. A density exp(g) may be much narrower than the nodes are apart: g
-itself is then interpolated between them, up to the corners, and its last Legendre coefficients say
-how far that can be trusted.
+The loss is evaluated once at each node. For another dual variable g is recombined from the stored
+numbers, errors are estimated anew, and cells are halved further only if that is necessary.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ class Tolerances:
     reference_error: float = 1e-9
     """Estimated relative error of the mass that the reference gives to a polyhedron."""
     window: float = 60.0
-    """Places so far below the top do not count."""
+    """Points at which g lies so far below its top carry no mass."""
     hidden: float = 2.5
-    """Height by which a cell may exceed its highest node before it is halved."""
+    """Excess of the bound of g in a cell over its highest node from which the cell is halved."""
     error_share: float = 0.2
     """A cell is halved along each axis with this share of the worst axis's error."""
     range_share: float = 0.3
@@ -56,13 +55,13 @@ class Tolerances:
     farthest: float = float(OCTAVES[-1])
     """Length beyond which g is taken to rise without end."""
     largest: float = 1e15
-    """An exponent of this size has no digits left."""
+    """Size of an exponent from which rounding leaves no correct digits."""
     rounds: int = 120
     """Rounds of halving."""
     most_nodes: int = 2**22
-    """Nodes of all samples, at most; those of a sample get their share of it."""
+    """Nodes of all samples together, at most; each sample gets an equal share."""
     caution: float = 2.0
-    """Multiple of their last coefficients by which interpolated functions may be off."""
+    """Assumed error of an interpolated function, in multiples of its last coefficients."""
 
 
 LIMITS = Tolerances()
@@ -73,7 +72,10 @@ GAUSS_POINTS = {1: 7, 2: 4}
 
 
 class CellIntegrand(Protocol):
-    """Exponents g_k(y; l) of some samples, from numbers that do not depend on the dual."""
+    """Exponents g_k(y; l) of some samples, from numbers at the nodes that do not depend on l.
+
+    `by_cells.Tilt` and `conditional.loss.BlockTarget` are such integrands.
+    """
 
     def evaluate_points(self, owners: Array, moves: Array) -> tuple[Array, ...]:
         """The numbers of points with moves y (B, r), as arrays (B, ...).
@@ -99,7 +101,7 @@ class Resolved:
     rule: Array
     """Weights of the nodes of a cell, (S,)."""
     error: Array
-    """Its estimated relative error, (K,)."""
+    """The estimated relative error of each integral, (K,)."""
 
     @property
     def diverges(self) -> bool:
@@ -151,7 +153,7 @@ class CellIntegral:
         self._cells = np.zeros((0, 2 if region.dimension == 1 else 6))
         self._jacobian = np.zeros((0, size))
         self._holes = self._undefined = np.zeros(0, dtype=bool)
-        """Which cells have nodes that are ruled out, and where the loss is not defined."""
+        """Masks (C,) of cells with a node of weight 0, and of cells with an undefined loss."""
         self._last: Resolved | None = None
 
     @property
@@ -197,10 +199,10 @@ class CellIntegral:
         return Resolved(dual, none, np.zeros((0, 0)), np.zeros(0), none)
 
     def _integrate(self, dual: float) -> tuple[Resolved, Array, Array]:
-        """The integrals on the cells as they are, and two guides for their refinement.
+        """The integrals on the present cells, and what must be refined.
 
-        These are the axes (C, r) along which cells are to be halved, and the samples (K,) whose
-        cells do not reach far enough.
+        The latter is a mask (C, r) of axes along which cells are to be halved, and a mask (K,) of
+        samples whose cells do not reach far enough.
         """
         rule, position, size = self._rule, self.position, len(self.samples)
         nowhere = np.zeros((0, 1), dtype=bool)
@@ -241,7 +243,10 @@ class CellIntegral:
     def _rough_axes(
         self, errors: Array, worst: Array, error: Array, blind: Array, logs: Array
     ) -> Array:
-        """Axes (C, r) of the cells with the largest errors, so that the rest is tolerable."""
+        """A mask (C, r) of axes to halve, in the cells with the largest errors.
+
+        The errors of all other cells add up to at most half of the tolerance.
+        """
         position = self.position
         order = np.lexsort((worst, position))
         sums = np.cumsum(worst[order])
@@ -267,7 +272,7 @@ class CellIntegral:
         seen = g > g.max(axis=1, keepdims=True) - LIMITS.window
         needed = np.maximum(LIMITS.least_reach, 2.0 * np.where(seen, away, 0.0).max(axis=1))
         rays, distance = (a.reshape(size, -1, len(OCTAVES)) for a in (g, away))
-        # Beyond some distance nothing of g is left but rounding: the last steps before tell.
+        # Far out g is rounding error alone: its last two reliable values tell whether it rises.
         exact = np.abs(np.nan_to_num(rays, nan=np.inf)) < LIMITS.largest
         defined = np.cumprod(exact, axis=2).sum(axis=2)
         last = np.maximum(defined - 1, 1)[:, :, None]
@@ -281,7 +286,7 @@ class CellIntegral:
         return np.where(rises.any(axis=1), np.inf, needed)
 
     def _extend(self, needed: Array) -> None:
-        """Begin anew where the cells do not reach far enough."""
+        """Restart samples whose cells do not reach far enough with larger first cells."""
         short = np.flatnonzero(needed > self._reach)
         if not len(short):
             return
@@ -322,7 +327,7 @@ class CellIntegral:
 
 
 class Normal:
-    """The reference as an integrand."""
+    """The standard normal density as an integrand: g = -|t|^2/2."""
 
     def evaluate_points(self, owners: Array, moves: Array) -> tuple[Array, ...]:
         return (-0.5 * (moves**2).sum(axis=1),)
@@ -360,9 +365,9 @@ class CellRule:
     excess: Array
     """Weights of the higher rule minus those of the embedded one, (n,)."""
     between: Array
-    """Values at the nodes, between them and at the ends, from those at the nodes, (m, n)."""
+    """Interpolation matrix from the nodes to nodes, midpoints between them and ends, (m, n)."""
     last: Array
-    """The last two Legendre coefficients, (2, n)."""
+    """Matrix from values at the nodes to the last two Legendre coefficients, (2, n)."""
 
     @property
     def size(self) -> int:
@@ -392,7 +397,10 @@ class CellRule:
         return inner[:, :, 0] @ self.weights, np.stack([first, second], axis=1)
 
     def bound(self, logs: Array) -> Array:
-        """Heights (C,) that functions, given at the nodes (C, size), may have in their cells."""
+        """Upper estimates (C,) of functions in their cells, from values at the nodes (C, size).
+
+        The highest interpolated value plus a parabola's excess there plus the interpolation error.
+        """
         n, m = len(self.nodes), len(self.between)
         both = np.concatenate([self.between, self.last]).T
         lines = logs.reshape(-1, n) @ both
@@ -416,7 +424,7 @@ class CellRule:
         return flat[cell, second * m + first] + peak + LIMITS.caution * slack
 
     def ranges(self, logs: Array) -> Array:
-        """Ranges (C, r) of functions along lines in each axis."""
+        """The largest range of values along a line of nodes, for each cell and axis, (C, r)."""
         n = len(self.nodes)
         cube = logs.reshape(-1, *[n] * self.dimension)
         parts = [np.ptp(cube, axis=1 + i) for i in range(self.dimension)]
@@ -425,7 +433,7 @@ class CellRule:
 
 
 def _parabola_excess(lines: Array, top: Array) -> Array:
-    """The excess of parabolas through the highest points of lines and their neighbours."""
+    """A bound on the excess of a parabola over the highest of its three points, for each line."""
     row, last = np.arange(len(lines)), lines.shape[1] - 1
     inner = (top > 0) & (top < last)
     top = np.clip(top, 1, last - 1)
@@ -439,7 +447,7 @@ def cell_rule(dimension: int) -> CellRule:
     count = GAUSS_POINTS[dimension]
     gauss, low = legendre.leggauss(count)
     nodes = np.sort(np.concatenate([gauss, stieltjes_roots(count)]))
-    # Exact for all polynomials up to the number of nodes; the rest follows from their place.
+    # The weights integrate the first n Legendre polynomials: only the constant has an integral.
     n = len(nodes)
     moments = np.zeros(n)
     moments[0] = 2.0

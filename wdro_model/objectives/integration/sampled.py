@@ -6,9 +6,9 @@ With draws zeta_s from a proposal q and r_s = log(reference density / q) at zeta
 
 its derivatives in x and l being averages under the normalised weights.
 
-Draws are quasi-Monte-Carlo points in blocks. A block is a Sobol net with a random digital shift of
-its own, and the mirror image of it. Every point is uniform by itself, so that means are unbiased;
-blocks are independent, so that the differences of their means tell the error (`block_variance`).
+Draws are quasi-Monte-Carlo points in independent blocks. A block is a Sobol net with a random
+digital shift of its own, together with its mirror image. Every single point is uniform, so that
+means are unbiased; the variance between the blocks estimates the error (`block_variance`).
 The first coordinate of the net chooses the component of a mixture, the others are for the moves.
 """
 
@@ -33,29 +33,29 @@ from wdro_model.uncertainty.samples import SampleShares
 CHUNK_ENTRIES = 2**24
 """Entries of drawn scenarios that exist at once (128 MiB)."""
 STORED_ENTRIES = 2**25
-"""Draws of a whole stage are kept up to this size, and drawn again for each use beyond it."""
+"""Entries up to which the draws of a whole stage are stored; beyond, each use draws them again."""
 
 
 @dataclass(frozen=True)
 class Tolerances:
-    """Blocks of draws, and draws that cannot tell their error."""
+    """Blocks of draws, and limits beyond which the error estimate is not trusted."""
 
     blocks: int = 8
-    """Independent blocks of draws; more tell errors better and spread draws less evenly."""
+    """Independent blocks of draws; more estimate errors better, but spread draws less evenly."""
     fewest_blocks: int = 4
     """With fewer blocks the draws count as independent."""
     most_gain: float = 3.0
-    """Even spread is believed to lower a standard error by this factor at most."""
+    """Largest factor by which quasi-Monte-Carlo may lower an independent standard error."""
     net_dimensions: int = 40
-    """Coordinates that are spread evenly; if there are more, they are independent."""
+    """Coordinates up to which draws come from a Sobol net; with more they are independent."""
     lone_size: float = 2.0
-    """Effective draws of a sample below which a single draw carries its mean."""
+    """Effective sample size below which a single draw dominates the mean of a sample."""
     lone_share: float = 0.05
-    """Where more than this share of the samples hangs on single draws, no error is known."""
+    """Share of samples dominated by single draws above which the error is reported as infinite."""
     least_tail: int = 20
-    """Largest weights that tell how fast they fall, at least."""
+    """Fewest of the largest weights from which Hill's estimate is taken."""
     heavy_rate: float = 0.7
-    """Hill's estimate from which on an error is not to be trusted."""
+    """Hill's estimate above which the error estimate is not trusted."""
 
 
 LIMITS = Tolerances()
@@ -74,7 +74,10 @@ class Draws:
 
 
 class SampledIntegration(Integration, ABC):
-    """A strategy that draws scenarios. The draws of sample k depend on (stream, k) alone."""
+    """A strategy that draws scenarios (`Tilted`, `Gaussian`); a subclass gives `draw`.
+
+    The random numbers of sample k depend on (stream, k) alone.
+    """
 
     exact = False
     _stored: tuple[Stream, Draws] | None = None
@@ -89,7 +92,7 @@ class SampledIntegration(Integration, ABC):
         return SampledSlice(self, x, samples, stream, shares or self.joint.shares_of(samples))
 
     def stored_draws(self, stream: Stream) -> Draws | None:
-        """All draws of a stage, kept between calls; None when they are too large to keep."""
+        """All draws of a stage, stored between calls; None if they are too large to store."""
         if self.joint.size * self.draws * self.joint.dimension > STORED_ENTRIES:
             return None
         if self._stored is None or self._stored[0] != stream:
@@ -99,7 +102,7 @@ class SampledIntegration(Integration, ABC):
 
 
 class SampledSlice(Slice):
-    """Losses and costs of the draws at one x."""
+    """mean_k phi_k at one x, from losses and costs of the draws; a new dual only reweights them."""
 
     def __init__(
         self,
@@ -130,7 +133,7 @@ class SampledSlice(Slice):
         self.losses, self.costs = np.concatenate(losses), np.concatenate(costs)
         self.log_ratios = np.concatenate(ratios)
         self.forbidden = np.isinf(self.costs)
-        """Moves that the cost rules out: they carry no weight."""
+        """A mask (K, S) of draws with infinite cost, which get weight 0."""
         if self.forbidden.any():
             self.costs = np.where(self.forbidden, 0.0, self.costs)
             lost = self.forbidden.all(axis=1)
@@ -188,10 +191,10 @@ def sampling_diagnostics(
 ) -> Diagnostics:
     """The error of eps log mean_s w_s, from the normalised weights (K, S) of its draws.
 
-    The variance v of log mean_s w_s comes from independent blocks of draws, and its square root is
-    widened as Student's law is wider than a normal one; the log of a mean is v/2 too low on
-    average. Where one draw carries all the weight it says nothing about the rest: the error is then
-    not known, and reported as infinite.
+    The variance v of log mean_s w_s comes from independent blocks of draws. Few blocks make v
+    uncertain: the standard error is multiplied by the ratio of Student's quantile to the normal
+    one. The log of a mean is v/2 too low on average (its bias). If single draws carry all the
+    weight in too many samples, the error is not known, and reported as infinite.
     """
     size, draws = weights.shape
     sizes = 1.0 / np.einsum("ks,ks->k", weights, weights)
@@ -212,10 +215,10 @@ def sampling_diagnostics(
 
 
 def heavy_share(weights: Array, shares: SampleShares) -> float:
-    """The share of samples whose largest weights fall like a power too slow for a variance.
+    """The share of samples whose weights have so heavy a tail that error estimates are unreliable.
 
-    Hill's estimate of k in P(w > t) ~ t^(-1/k), from the largest weights; from k = 0.7 on, errors
-    that draws tell of themselves are not to be trusted.
+    Hill's estimate of k in P(w > t) ~ t^(-1/k), from the largest weights, exceeds `heavy_rate`;
+    beyond k = 0.5 the weights have no variance.
     """
     count = int(min(0.2 * weights.shape[1], 3 * np.sqrt(weights.shape[1])))
     if count < LIMITS.least_tail:
@@ -240,7 +243,7 @@ class Noise:
     normal: Array
     """(K, S, r)"""
     uniform: Array
-    """Numbers that choose the component (K, S), the same for a point and its mirror image."""
+    """Numbers in [0, 1) that choose the component (K, S); a mirror image has its point's number."""
 
 
 def block_size(count: int) -> int:
@@ -249,7 +252,7 @@ def block_size(count: int) -> int:
 
 
 def whole_blocks(count: float) -> int:
-    """The least number of draws from `count` on whose blocks are complete nets."""
+    """The smallest number of draws, `count` or more, whose blocks are complete Sobol nets."""
     return (
         2
         * LIMITS.blocks
@@ -258,7 +261,7 @@ def whole_blocks(count: float) -> int:
 
 
 def draw_noise(stream: Stream, samples: Array, count: int, dimension: int) -> Noise:
-    """The random numbers of some samples."""
+    """The random numbers for `count` draws of these samples."""
     points = [_net(stream.generator(int(k)), count, dimension) for k in samples]
     return Noise(np.stack([p[:, 1:] for p in points]), np.stack([p[:, 0] for p in points]))
 
@@ -280,7 +283,7 @@ def _net(generator: np.random.Generator, count: int, dimension: int) -> Array:
 
 @lru_cache(maxsize=64)
 def sobol(dimension: int, count: int) -> Array:
-    """Points of a scrambled Sobol sequence, as whole numbers below 2^BITS."""
+    """Points of a scrambled Sobol sequence, as integers below 2^BITS: a shift is then an XOR."""
     power = max(0, int(np.ceil(np.log2(count))))
     points = qmc.Sobol(dimension, bits=BITS, seed=0).random_base2(power)
     numbers = np.floor(points[:count] * 2**BITS).astype(np.int64)
@@ -291,8 +294,8 @@ def sobol(dimension: int, count: int) -> Array:
 def block_variance(weights: Array) -> Array:
     """The variance (K,) of log mean_s w_s, from blocks of normalised weights (K, S).
 
-    With block sums W_r of n_r draws each, sum_r (W_r - n_r/S)^2 R/(R - 1). So few blocks may agree
-    by chance: no more is believed to be gained over independent draws than a factor.
+    With sums W_r of the weights in R blocks of n_r draws, sum_r (W_r - n_r/S)^2 R/(R - 1). Few
+    blocks may agree by chance: the gain over independent draws is limited to `most_gain`.
     """
     count = weights.shape[1]
     alone = _variance_of_sums(weights, np.arange(count))

@@ -1,4 +1,6 @@
-"""The tilted densities h_k(y) = f/eps - l c/eps - |y|^2/2, with the loss's pieces and tangents.
+"""The log of the tilted densities, as targets of the mode search, and the pieces of the loss.
+
+    h_k(y) = f(x, xi_k + R y)/eps - l c/eps - sum_i y_i^2/(2 sigma_i^2)
 
 exp(max_j f_j/eps) lies between the largest and the sum of the tilted Gaussians, so that their
 mixture, weighted by their masses, covers the target up to the number of pieces.
@@ -30,18 +32,18 @@ from wdro_model.uncertainty.costs import BoundCost
 
 @dataclass(frozen=True)
 class Tolerances:
-    """Search for slopes and modes of pieces; lengths in deviations of the reference."""
+    """Effort of the search for tangents of the loss; lengths in deviations of the reference."""
 
     differenced_dimensions: int = 64
-    """Up to this dimension a cost of the user is differentiated coordinate by coordinate."""
+    """Dimension up to which a user's cost is differentiated coordinate by coordinate."""
     probed_entries: int = 2**21
-    """Numbers of the scenarios in one call of the loss."""
+    """Entries of the scenarios in one call of the loss."""
     tangent_directions: int = 16
-    """Random directions from each sample in which tangents are looked for, beside the axes."""
+    """Random directions from each sample in which tangents are taken, besides the axes."""
     tangent_samples: int = 4
-    """Samples from which tangents are looked for."""
+    """Samples from which tangents are taken."""
     slope_tolerance: float = 0.02
-    """Slopes that differ by less than this share lead to one mode: fewer tangents if larger."""
+    """Relative difference below which two slopes lead to one mode: fewer tangents if larger."""
     most_tangents: int = 64
     """Tangents that are kept; each costs an evaluation of the loss for each sample and dual."""
 
@@ -67,7 +69,10 @@ class PieceLines:
 def piece_lines(
     pieces: tuple[FlatLoss, ...], x: Array, row: Array, frame: Frame
 ) -> PieceLines | None:
-    """The pieces at a decision, seen from one scenario (d,); None without pieces."""
+    """Slopes and constants of the pieces at a decision, evaluated at one scenario (d,) `row`.
+
+    None without pieces.
+    """
     if not pieces:
         return None
     at_row = [piece(x, row[None]) for piece in pieces]
@@ -100,11 +105,11 @@ def piece_mixture(
 
 
 RAY_SHARES = 2.0 ** -np.arange(0.0, 41.0, 2.0)
-"""Shares of the way to the mode without a transport cost, from which pieces are ascended."""
+"""Starts of the ascents of pieces, as shares of the way to the mode without a transport cost."""
 
 
 class Tilt(Target):
-    """Targets at one decision and dual variable."""
+    """The targets h_k at one decision and dual variable."""
 
     def __init__(
         self,
@@ -142,7 +147,7 @@ class Tilt(Target):
         return values, gradients
 
     def values(self, owners: Array, moves: Array, exact: bool = False) -> Array:
-        """h alone; with `exact` for the cost itself, where the search rounds its kinks off."""
+        """h alone; `exact` takes the cost itself, in place of the one with rounded kinks."""
         out = np.empty(len(moves))
         for block in blocks(len(moves), self.loss.data_dimension):
             out[block] = self._block(owners[block], moves[block], slopes=False, exact=exact)[0]
@@ -163,7 +168,10 @@ class Tilt(Target):
     def _without_loss(
         self, owners: Array, moves: Array, rows: Array, slopes: bool, exact: bool
     ) -> tuple[Array, Array]:
-        """-l c/eps - sum y^2/(2 sigma^2) at the moves, and its gradients."""
+        """-l c/eps - sum y^2/(2 sigma^2) at the moves, and its gradients.
+
+        For a quadratic cost both terms are one: -sum y^2/(2 v).
+        """
         spread = self.frame.spread if self._variance is None else self._variance
         values = -0.5 * (moves**2 / spread).sum(axis=1)
         gradients = -moves / spread
@@ -191,7 +199,7 @@ class Tilt(Target):
         return self.frame.bounds(owners)
 
     def room(self, owners: Array) -> Bounds | None:
-        """Bounds (B, r) around the support: those of the box, or about those of the polyhedra."""
+        """Bounds (B, r) around the support; the farthest wall's distance if there is no bound."""
         bounds = self.bounds(owners)
         if not self.walled:
             return bounds
@@ -200,14 +208,14 @@ class Tilt(Target):
         return np.where(np.isfinite(low), low, -room), np.where(np.isfinite(high), high, room)
 
     def within_walls(self, owners: Array, moves: Array) -> Array:
-        """The moves, brought back into polyhedra."""
+        """The moves, brought back into the polyhedra."""
         deviation = np.sqrt(np.broadcast_to(self.variance(owners, moves), moves.shape))
         return self.frame.within_walls(owners, moves, deviation)
 
     def wall_contacts(
         self, owners: Array, moves: Array, slopes: Array, deviation: Array
     ) -> tuple[Array, Array]:
-        """Precisions and steps of the falls from walls."""
+        """Precisions and steps of the decay away from walls; see `Frame`."""
         return self.frame.wall_contacts(owners, moves, slopes, deviation)
 
     def starts(self, owners: Array) -> list[Array]:
@@ -224,18 +232,18 @@ class Tilt(Target):
 
     # -------------------------------------------------------------- costs that are not quadratic
     def _model(self, owners: Array, moves: Array, variance: Array) -> Array:
-        """Weights q (B, r) with c ~ sum_i q_i y_i^2 at moves of the size of mode and spread."""
+        """Weights q (B, r) of a quadratic model c ~ sum_i q_i y_i^2 around the moves (B, r)."""
         if self.cost.knows("quadratic_model"):
             return self._moving_cost.quadratic_model(moves, variance)
         return self._probed_weights(owners, np.sqrt(variance))
 
     @cached_property
     def _moving_cost(self) -> BoundCost:
-        """The cost of moves of the coordinates that move, the others staying."""
+        """The cost as a function of the coordinates that move alone."""
         return self.cost.restricted(self.frame.moving)
 
     def _probed_weights(self, owners: Array, size: Array) -> Array:
-        """Weights of a cost of the user, from its values one deviation away from the samples."""
+        """Weights q of a user's cost, from its values one deviation away from the samples."""
         if self.dimension <= EFFORT.differenced_dimensions:
             shape = (len(owners), self.dimension)
             costs = np.empty(shape)
@@ -249,7 +257,7 @@ class Tilt(Target):
         return (total / self.dimension)[:, None] / size**2
 
     def _pair(self, owners: Array, step: Array) -> Array:
-        """The mean cost of two opposite moves; forbidden ones are left out."""
+        """The mean cost of two opposite moves; moves of infinite cost are left out."""
         both = np.stack([self._cost(owners, step), self._cost(owners, -step)])
         allowed = np.isfinite(both)
         return np.where(allowed, both, 0.0).sum(axis=0) / np.maximum(1, allowed.sum(axis=0))
@@ -268,9 +276,10 @@ class Tilt(Target):
 
 
 class PieceTilt(Tilt):
-    """The targets of affine pieces on R^r: target j has the slope of piece j in place of the loss.
+    """The targets of affine pieces on R^r: target j has piece j in place of the loss.
 
-    They do not depend on the sample, and are concave where the cost is convex.
+    They are the same for all samples, and concave if the cost is convex. `owners` are the indices
+    of pieces here.
     """
 
     def __init__(self, tilt: Tilt, slopes: Array) -> None:
@@ -294,7 +303,7 @@ class PieceTilt(Tilt):
         return super().variance(np.zeros(len(owners), dtype=int), moves)
 
     def modes_along_rays(self) -> Array:
-        """The highest moves (J, r), by ascents from the best share of the moves without a cost."""
+        """The modes (J, r), by ascents from the best point on the way to the mode without cost."""
         freely = self.frame.spread * self.rises
         rays = RAY_SHARES[:, None] * freely[:, None]
         size, count, r = rays.shape
@@ -305,7 +314,7 @@ class PieceTilt(Tilt):
 
 
 def differences(function: Callable[[Array], Array], moves: Array, size: Array) -> Array:
-    """Central differences of a function of the rows; 0 where it is infinite."""
+    """Gradients (B, r) of a function of the rows by central differences; 0 where it is infinite."""
     out = np.zeros(moves.shape)
     for i in range(moves.shape[1]):
         step = 1e-5 * max(float(size[i]), 1e-12)
@@ -321,7 +330,8 @@ def differences(function: Callable[[Array], Array], moves: Array, size: Array) -
 def probe(loss: FlatLoss, x: Array, rows: Array, good: Array, slopes: bool) -> tuple[Array, Array]:
     """f and its gradients in the data at the rows marked good; -inf and 0 elsewhere.
 
-    The search for modes may look where the loss is not defined: such rows are found by halving.
+    The search for modes may leave the domain of the loss. A call that fails is repeated on both
+    halves of its rows, until the rows outside of the domain are isolated.
     """
     values, gradients = np.full(len(rows), -np.inf), np.zeros(rows.shape)
     pending = [np.flatnonzero(good)]
@@ -345,7 +355,7 @@ def probe(loss: FlatLoss, x: Array, rows: Array, good: Array, slopes: bool) -> t
 
 
 def blocks(size: int, width: int, entries: int = EFFORT.probed_entries) -> list[slice]:
-    """Slices of rows of bounded size."""
+    """Slices of `size` rows of this width, with at most `entries` numbers each."""
     step = max(1, entries // max(1, width))
     return [slice(start, start + step) for start in range(0, size, step)]
 
@@ -355,8 +365,8 @@ def blocks(size: int, width: int, entries: int = EFFORT.probed_entries) -> list[
 
 
 TANGENT_DISTANCES = 2.0 ** np.arange(0, 21)
-"""Distances at which tangents are looked for, in deviations of the reference: a steep piece that
-begins ten thousand deviations away is seen."""
+"""Distances at which tangents are taken, in deviations of the reference: they reach a steep piece
+that begins ten thousand deviations away."""
 
 
 def tangents(loss: FlatLoss, x: Array, frame: Frame) -> PieceLines | None:
@@ -390,7 +400,8 @@ def tangents(loss: FlatLoss, x: Array, frame: Frame) -> PieceLines | None:
 def distinct_slopes(slopes: Array) -> Array:
     """Indices of the `most_tangents` slopes (B, r) that differ most in direction and in size.
 
-    The steepest comes first, then again and again the one farthest from those before.
+    Farthest-point selection: the steepest slope comes first, then repeatedly the slope with the
+    largest distance from all selected ones.
     """
     sizes = np.linalg.norm(slopes, axis=1, keepdims=True)
     usual = max(float(np.median(sizes)), 1e-12 * float(sizes.max()), 1e-300)
