@@ -1,12 +1,12 @@
 """A bad distribution of the ball, by ascent in the data: a lower bound on the worst-case risk.
 
-For a price l of transport every sample climbs f(x, zeta) - l c(xi_k, zeta) inside the support; a
+For a price l of transport each sample ascends f(x, zeta) - l c(xi_k, zeta) inside the support. A
 bisection on the price brings the mean cost to the radius, and moves that still cost too much are
-shortened. Each distribution met on the way is in the ball: the largest expected loss among them is
-a lower bound, and the worst-case risk itself where f(x, .) - l c is concave.
+shortened. Every distribution on the way is in the ball: the largest expected loss among them is a
+lower bound, and equals the worst-case risk if f(x, .) - l c is concave.
 
-A cost that does not know its gradient gives prices of moves at least: `push` moves the samples
-along the slopes of the loss, as far as the budget goes.
+For a cost without a gradient, `push` moves the samples along the slopes of the loss until the
+budget is spent; it needs only values of the cost.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ class Limits:
     entries: int = 2**18
     """Entries of the data that are moved, at most."""
     prices: int = 12
-    """Prices of transport that are tried."""
+    """Prices of transport that are tried, at most."""
     stale: int = 3
-    """Prices in a row without a gain after which no more are tried."""
+    """Prices in a row without a gain after which the search ends."""
     gain: float = 1e-5
-    """Gain that counts as none, relative to the loss."""
+    """Relative gain of the expected loss below which a price counts as without a gain."""
     close: float = 1.01
-    """Factor between prices that are one: the budget is met by shortening moves."""
+    """Ratio of the ends of the price bracket at which the search ends."""
     overshoot: float = 1.0005
-    """Factor by which guesses of a price go farther, so that both ends of a bracket move."""
+    """Factor by which a guess of the price goes beyond the root, so that both ends of the bracket
+    move."""
     steps: int = 30
-    """Steps of the samples at one price."""
+    """Ascent steps of the samples at one price, at most."""
     step_gain: float = 1e-7
-    """Mean gain of a step, relative to the value, below which it is the last."""
+    """Mean gain of a step, relative to the value, below which the ascent ends."""
     pushes: int = 8
-    """Moves along slopes, each from where the one before led."""
+    """Moves along slopes, each with the slopes at the points of the move before."""
     doublings: int = 60
     """Doublings, or halvings, of a move."""
     differences: int = 200
@@ -51,7 +52,7 @@ class Limits:
 
 LIMITS = Limits()
 ROUNDING = 1e-9
-"""The share of the radius by which rounding may put a distribution outside of the ball."""
+"""Relative excess over the radius that counts as rounding."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,10 @@ class Climbed:
 def climb(
     model: RobustModel, x: Array, dual: float | None = None, likely: Array | None = None
 ) -> Climbed | None:
-    """The worst of the distributions met on the way up; None where ascent does not apply.
+    """The worst of the distributions that the ascent visits; None if the ascent does not apply.
 
     dual: a first guess of the price.
-    likely: samples (N, d) as a smoothed adversary moves them, perhaps farther than the budget.
+    likely: scenarios (N, d) of a smoothed adversary as a first candidate, maybe over the budget.
     """
     can_climb = model.cost.knows("gradient") and model.joint.bounds is not None
     if not can_climb or model.radius <= 0 or model.rows.size > LIMITS.entries:
@@ -105,7 +106,7 @@ def climb(
 
 
 def _better(model: RobustModel, x: Array, best: Climbed, rows: Array) -> Climbed:
-    """The rows, their moves shortened to what the budget allows, if worse than the best so far."""
+    """The rows with moves shortened to the budget if that is worse than `best`, else `best`."""
     moved = shorten_to_budget(
         model.cost, model.rows, rows, model.radius, model.shares.probabilities
     )
@@ -118,9 +119,9 @@ def _better(model: RobustModel, x: Array, best: Climbed, rows: Array) -> Climbed
 
 
 def _next_price(price: float, excess: float, low: float, high: float) -> float:
-    """The price at which moves cost the radius, if they fall like 1 / price^2, in the bracket.
+    """The next price inside the bracket: the root if the cost of moves falls like 1/price^2.
 
-    excess: their cost at this price, over the radius.
+    excess: the cost at this price divided by the radius.
     """
     over = LIMITS.overshoot
     guess = price * np.sqrt(excess) * (over if excess > 1 else 1 / over)
@@ -132,11 +133,10 @@ def _next_price(price: float, excess: float, low: float, high: float) -> float:
 
 
 def push(model: RobustModel, x: Array) -> Climbed | None:
-    """The samples moved along the slopes of the loss until the budget is spent; None if it cannot.
+    """The samples moved along the slopes of the loss until the budget is spent; None if impossible.
 
-    With slopes g_k and a cost of order p the moves are |g_k|^(1/(p-1)) times the steepest move of
-    g_k, those that gain most at first order; then again from the slopes where they lead. Only
-    prices of moves are asked of the cost.
+    With slopes g_k and a cost of order p the best moves to first order are |g_k|^(1/(p-1)) times
+    the steepest move of g_k. The step is repeated with the slopes at the moved samples.
     """
     if model.radius <= 0:
         return None
@@ -164,7 +164,7 @@ def push(model: RobustModel, x: Array) -> Climbed | None:
 
 
 def _first_order_moves(model: RobustModel, slopes: Array) -> list[Array]:
-    """Moves (N, d) that gain most along slopes (N, d): of all samples, or of the best one."""
+    """Candidate moves (N, d) that gain most to first order: of all samples, or of the steepest."""
     slopes = np.where(np.isfinite(slopes), slopes, 0.0) * ~model.cost.frozen
     order = model.cost.order
     if model.affine_in_data:
@@ -176,7 +176,7 @@ def _first_order_moves(model: RobustModel, slopes: Array) -> list[Array]:
 
 
 def _steepest(model: RobustModel, slope: Array) -> Array:
-    """The move (d,) that gains most along a slope; the slope itself where the cost cannot tell."""
+    """The move (d,) that gains most along a slope; the slope itself if the cost cannot tell."""
     cost = model.cost
     if cost.knows("steepest_move"):
         return cost.steepest_move(slope)
@@ -189,7 +189,7 @@ def _steepest(model: RobustModel, slope: Array) -> Array:
 
 
 def _spend_budget(model: RobustModel, moves: Array) -> Array:
-    """The samples moved along `moves`, inside the support, as far as the budget goes."""
+    """The samples moved along `moves`, inside the support, until the budget is spent."""
     top = float(np.abs(moves).max(initial=0.0))
     if not 0 < top < np.inf:
         return model.rows
@@ -210,7 +210,6 @@ def _spend_budget(model: RobustModel, moves: Array) -> Array:
 
 
 def _mean_cost(model: RobustModel, points: Array) -> float:
-    """The mean cost of moving the samples to these points."""
     return float(model.shares.total(model.cost(model.rows, points)))
 
 
@@ -221,7 +220,7 @@ def _in_ball(model: RobustModel, points: Array) -> bool:
 
 
 def _ascend(model: RobustModel, x: Array, price: float, rows: Array) -> Array:
-    """Each sample climbs f - price c from `rows`, with a step of its own that grows and shrinks."""
+    """Ascend f - price c from `rows`; each sample has a step length that grows and shrinks."""
     assert model.joint.bounds is not None
     lower, upper = model.joint.bounds
     cost, origins = model.cost, model.rows
@@ -252,9 +251,9 @@ def _ascend(model: RobustModel, x: Array, price: float, rows: Array) -> Array:
 
 
 def _first_steps(model: RobustModel, price: float) -> tuple[Array | None, Array]:
-    """First steps (N,), None where they depend on the slopes, and factors (d,) of the slopes.
+    """First step lengths (N,), None if they depend on the slopes, and factors (d,) of the slopes.
 
-    With a weighted squared distance the first step goes to the best move for a loss that is affine.
+    With a weighted squared distance the first step is the best move if the loss is affine.
     """
     free = ~model.cost.frozen
     if not (model.cost.is_quadratic and model.cost.is_separable):
@@ -264,7 +263,7 @@ def _first_steps(model: RobustModel, price: float) -> tuple[Array | None, Array]
 
 
 def _typical_length(model: RobustModel) -> float:
-    """The radius as the length of a first step."""
+    """The length of a move that costs the radius."""
     try:
         order, scale = small_moves(model.cost, model.joint)
     except UnknownToCost:

@@ -5,8 +5,8 @@ With t the moves in deviations of the reference, and Z_k the mass that N(0, I) g
     phi_k = eps log int exp(f(x, xi_k + sigma t)/eps - l c/eps - |t|^2/2) dt + const - eps log Z_k,
 
 over the line or the plane, a half-line, a box or a polyhedron (`cells`). The loss is evaluated once
-at the nodes of a decision, not for each dual variable, and the cells of one decision are where the
-next one begins. The gradient in x is that of f, averaged over the nodes in their weights.
+at the nodes of a decision, not for each dual variable; the search for the dual starts at that of
+the last decision. The gradient in x is the mean of grad_x f over the nodes, by their weights.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ from wdro_model.uncertainty.samples import SampleShares
 from wdro_model.uncertainty.supports import Polyhedron
 
 TOLERANCE, COARSE_TOLERANCE = {1: 1e-9, 2: 3e-6}, 1e-3
-"""Estimated relative errors of the integrals over one and over two coordinates, and of those to
-begin with. The estimate is that of the embedded rule: the error itself is smaller by far."""
+"""Estimated relative errors of the integrals over one and over two coordinates, and those of the
+surrogate. The estimate is that of the embedded rule: the error itself is far smaller."""
 MOST_SAMPLES = {1: 3000, 2: 200}
-"""More samples, with one or two coordinates, are left to draws."""
+"""Samples up to which cells apply, for one and for two coordinates."""
 EXPECTED_NODES = {1: 1000, 2: 20_000}
-"""Nodes of a sample, on one and on two coordinates."""
+"""Expected nodes of a sample, for one and for two coordinates."""
 KEPT_NUMBERS, CHUNK_NUMBERS = 2**25, 2**23
-"""The loss at the nodes is kept for the next dual up to so many numbers; beyond, samples are
-integrated in chunks of this size, anew for each dual."""
+"""Numbers up to which the loss at the nodes is stored for the next dual, and the size of the chunks
+that are integrated anew for each dual beyond."""
 DUAL_SAMPLES = 32
-"""Samples whose slopes tell a first dual variable."""
+"""Samples whose slopes give the first guess of the dual variable."""
 LEAST_WEIGHT = 1e-14
-"""A smaller weight has no part in the gradient."""
+"""Weights of nodes below this are left out of the gradient."""
 FLAT = 1e-9
-"""A polyhedron so thin around a sample, relative to its distance from 0, has no interior."""
+"""Relative width below which a support has no interior."""
 
 
 # ------------------------------
@@ -121,18 +121,18 @@ class CellResults:
 
 @dataclass
 class LastDual:
-    """The dual variable of the decision that was evaluated last; None before there is any."""
+    """The dual variable of the last decision, shared by the slices of a strategy; None at first."""
 
     dual: float | None = None
 
 
 class CellSlice(Slice):
-    """mean_k phi_k at one x, by cells.
+    """mean_k phi_k at one x, by cells; `ByCells` and `Conditional` make it.
 
     Parameters
     ----------
-    last: the dual variable of the last decision, and of this one in the end.
-    guess: a dual variable, where there was no decision before.
+    last: the dual variable of the last decision; `gradient` stores that of this decision in it.
+    guess: the first guess of the dual variable if there was no decision before.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class CellSlice(Slice):
         return gradient
 
     def diagnostics(self, dual: float) -> Diagnostics | None:
-        """None where the relative errors of the integrals are as small as they should be."""
+        """The error estimate if some integral misses the tolerance; None otherwise."""
         results = self._results(dual)
         if (results.error <= self._tolerance).all():
             return None
@@ -249,7 +249,7 @@ class ByCells(Integration):
         )
 
     def surrogate(self) -> ByCells | None:
-        """The same with fewer cells, to begin with, in the plane."""
+        """The same integrals in the plane at a coarser tolerance; None on a line."""
         if self.dimension == 2 and self.tolerance < COARSE_TOLERANCE and self._easier is None:
             self._easier = ByCells(self.model, self.scales, COARSE_TOLERANCE)
             self._easier.last = self.last
@@ -277,9 +277,10 @@ class ByCells(Integration):
 def typical_dual(
     loss: FlatLoss, x: Array, frame: Frame, cost: BoundCost, radius: float, epsilon: float
 ) -> float | None:
-    """The dual variable of an affine loss with the slopes of this one; None where it has none.
+    """A first guess of the dual variable, optimal for an affine loss with the same slopes.
 
-    Where the radius is 0, the reference's moves tell one.
+    None if the loss gives no slopes in the data. For radius 0 the size of the reference's moves
+    takes the place of the radius.
     """
     rows = np.unique(np.linspace(0, frame.joint.size - 1, DUAL_SAMPLES).astype(int))
     radius = radius or typical_radius(frame)
@@ -292,7 +293,7 @@ def typical_dual(
 
 @dataclass(frozen=True)
 class Tilt:
-    """f/eps - l c/eps - |t|^2/2 at one decision."""
+    """The exponent f/eps - l c/eps - |t|^2/2 at one decision, as a `CellTarget`."""
 
     loss: FlatLoss
     cost: BoundCost
@@ -348,7 +349,7 @@ def plain_values(loss: FlatLoss, x: Array, rows: Array) -> Array:
 
 
 def cells_refusal(model: RobustModel) -> str | None:
-    """Why cells do not apply to a model; None if they do."""
+    """Reason why cells do not apply to a model; None if they do."""
     frame = frame_of(model.joint, model.cost, 1.0)
     r = frame.dimension
     if r == 0:
@@ -367,7 +368,7 @@ def cells_refusal(model: RobustModel) -> str | None:
 
 
 def thin_refusal(region: CellRegion) -> str | None:
-    """Is the support around the first sample of no width?"""
+    """Refusal if the support around the first sample has no interior; None if it has one."""
     size = 1.0 + np.abs(region.slack[0]).max(initial=0.0)
     low, high = np.maximum(region.low[0], -size), np.minimum(region.high[0], size)
     thin = bool((high - low < FLAT * size).any())

@@ -397,10 +397,7 @@ class CellRule:
         return inner[:, :, 0] @ self.weights, np.stack([first, second], axis=1)
 
     def bound(self, logs: Array) -> Array:
-        """Upper estimates (C,) of functions in their cells, from values at the nodes (C, size).
-
-        The highest interpolated value plus a parabola's excess there plus the interpolation error.
-        """
+        """Upper estimates (C,) of interpolated functions, from values at the nodes (C, size)."""
         n, m = len(self.nodes), len(self.between)
         both = np.concatenate([self.between, self.last]).T
         lines = logs.reshape(-1, n) @ both

@@ -54,10 +54,7 @@ class AffineTilt:
 
 
 class ClosedForm(Integration):
-    """Exact integration for affine losses and quadratic costs.
-
-    nodes: rows (M, d) of equal weight in place of the samples; see `surrogate`.
-    """
+    """Exact integration for affine losses; `nodes` (M, d) may replace the samples (`surrogate`)."""
 
     name = "closed_form"
 

@@ -160,10 +160,7 @@ class Frame:
         return (slack / np.maximum(sizes, 1e-300)).max(axis=1)
 
     def within_walls(self, owners: Array, moves: Array, deviation: Array) -> Array:
-        """Moves (B, r) inside the polyhedra, about the closest ones to `moves`.
-
-        Distances are measured in units of `deviation` (B, r).
-        """
+        """Moves (B, r) inside the polyhedra, about the closest ones in units of `deviation`."""
         normals, limits = self.walls
         if not len(limits):
             return moves

@@ -78,17 +78,11 @@ class Slice(ABC):
         return None
 
     def fixed_adversary_gradient(self, dual: float) -> Callable[[Array], Array] | None:
-        """The map from a decision to its gradient under the adversary's distribution for x.
-
-        None if the strategy cannot tell.
-        """
+        """Gradients at other decisions with the adversary held at its reply to x, or None."""
         return None
 
     def replying_adversary_gradient(self, dual: float) -> Callable[[Array], Array] | None:
-        """The map from a decision near x to its gradient, with adversary and dual chosen anew.
-
-        None if the strategy cannot tell.
-        """
+        """Gradients at decisions near x, with adversary and dual chosen anew; None if unknown."""
         return None
 
     def likely_scenarios(self, dual: float) -> Array | None:

@@ -190,10 +190,7 @@ DEGREE = 16
 
 
 def _clenshaw_curtis(n: int) -> tuple[Array, Array, Array]:
-    """Nodes on [-1, 1], weights, and the map from values to the last three Chebyshev coefficients.
-
-    Those coefficients estimate the error of the interpolation through the nodes.
-    """
+    """Nodes on [-1, 1], weights, and the map from values to the last Chebyshev coefficients."""
     angles = np.pi * np.arange(n + 1) / n
     ends = np.where((np.arange(n + 1) % n) == 0, 0.5, 1.0)
     degrees = np.arange(n + 1)
@@ -422,10 +419,7 @@ def _find_mode(lines: Exponents, scan: Located) -> Located:
 
 
 def _parabola_top(low: Located, mode: Located, high: Located) -> Array:
-    """The top of g if H is the parabola through three points; a point inside the bracket.
-
-    If that step leaves the bracket or is tiny, the point lies in the longer side of the bracket.
-    """
+    """The top of g if H is the parabola through three points; else a point of the longer side."""
     left = (mode.value - low.value) / (mode.t - low.t)
     right = (high.value - mode.value) / (high.t - mode.t)
     bend = (right - left) / (high.t - low.t)

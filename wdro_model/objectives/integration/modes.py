@@ -195,10 +195,7 @@ def hessian_products(
 def full_precision(
     target: Target, owners: Array, moves: Array, deviation: Array, held: Array
 ) -> Array:
-    """-diag(s) Hess h diag(s) made positive definite, (K, r, r).
-
-    Coordinates that a bound holds (K, r) are decoupled from the others.
-    """
+    """-diag(s) Hess h diag(s) made definite, (K, r, r); `held` coordinates are decoupled."""
     size, r = moves.shape
     units = np.eye(r)
     each = np.repeat(np.arange(size), r)
@@ -363,10 +360,7 @@ class Modes:
         return change.max(axis=(1, 2), initial=0.0) > 1e-7 * (1.0 + size)
 
     def unknown_peaks(self, points: Array, values: Array, count: int) -> tuple[Array, Array]:
-        """Up to `count` of the points (K, P, r) above the predicted height, the highest first.
-
-        The points are apart from each other. The mask says which of them a sample really has.
-        """
+        """Up to `count` points (K, P, r), apart and above the predicted height, and a mask."""
         zero = np.zeros((len(self.owners), self.target.dimension))
         deviation = np.sqrt(np.broadcast_to(self.target.variance(self.owners, zero), zero.shape))
         top = np.max(self.masses, axis=0)[:, None]

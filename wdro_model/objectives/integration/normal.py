@@ -2,11 +2,12 @@
 
     Z = Phi(b) - Phi(a),   E t = (phi(a) - phi(b)) / Z,   E t^2 = 1 + (a phi(a) - b phi(b)) / Z
 
-These differences cancel in narrow intervals and far from the origin, where t hardly leaves the end
-of the interval that is nearest to it. Moments are therefore given of the depth e >= 0 from the
-heavier end: t = b - e, or t = a + e where the interval was reflected.
+These differences cancel in narrow intervals and far from the origin, where t stays close to the
+end of the interval with the larger density, the heavier end. The moments are therefore those of the
+depth e >= 0 from the heavier end: t = b - e, or t = a + e if a is the heavier end.
 
-Each line is the highest one on an interval [lo_p, hi_p], and there
+A maximum of lines a_p + b_p t is tilted in closed form (`integrate_pieces`). Each line is the
+highest one on an interval [lo_p, hi_p], and there
     integral of exp(a + b t) N(t; 0, 1) dt = exp(a + b^2/2) (Phi(hi - b) - Phi(lo - b)).
 """
 
@@ -27,7 +28,7 @@ HALF_LOG_2PI = 0.5 * np.log(2 * np.pi)
 
 @dataclass(frozen=True)
 class Tolerances:
-    """Switches between formulas for truncated normals, and what sums of masses leave out."""
+    """Switches between formulas for truncated normals, and limits of sums of masses."""
 
     narrow: float = 0.5
     """Intervals with width * (1 + |midpoint|) below this are integrated by 16 nodes: the formulas
@@ -35,7 +36,7 @@ class Tolerances:
     tail: float = -5.0
     """Intervals whose heavier end lies below this are integrated on the scale of their decay."""
     decay: float = 45.0
-    """Logarithm of the decay at which a tail is cut: more nodes would be spent on nothing."""
+    """Logarithm of the decay at which a tail is cut off: nothing beyond it counts."""
     fraction_terms: int = 60
     """Terms of the continued fraction: enough for all digits from `tail` on."""
     negligible: float = 45.0
@@ -58,7 +59,7 @@ class TruncatedNormal:
     depth_square: Array
     """E e^2."""
     from_lower: Array
-    """Is the heavier end the lower one?"""
+    """True where the heavier end is the lower one."""
 
 
 def truncated_normal(a: Array, b: Array) -> TruncatedNormal:
@@ -127,9 +128,10 @@ class NormalInterval:
 
 
 def normal_interval(low: Array, high: Array, center: Array | float = 0.0) -> NormalInterval:
-    """Moments on [low, high], both ends of which may be infinite.
+    """Log mass, mean and variance of N(center, 1) on [low, high]; both ends may be infinite.
 
-    The mean is counted from an end of the interval: a center far outside of it would cancel.
+    The mean is an end of the interval plus or minus the depth: no cancellation if the center lies
+    far outside of the interval.
     """
     whole = np.isneginf(low) & np.isposinf(high)
     if whole.any():
@@ -191,7 +193,7 @@ def _tail(a: Array, b: Array) -> tuple[Array, Array, Array]:
 
 
 def _from_nodes(b: Array, e: Array, density: Array) -> tuple[Array, Array, Array]:
-    """Mass and moments from depths e (..., nodes) and weighted densities (nodes, ...)."""
+    """log Z, E e and E e^2 from depths e (..., nodes) and weighted densities (nodes, ...)."""
     mass = density.sum(axis=0)
     depth = (density * e.T).sum(axis=0) / mass
     square = (density * e.T**2).sum(axis=0) / mass
@@ -204,7 +206,10 @@ def _from_nodes(b: Array, e: Array, density: Array) -> tuple[Array, Array, Array
 
 @dataclass(frozen=True)
 class TiltedLaw:
-    """Weighted points of F laws on R^r."""
+    """F distributions on R^r ("laws") as weighted points, each N(0, I) tilted by one exp(H).
+
+    The points of all laws are in one list; `owner` tells the law of each.
+    """
 
     log_mass: Array
     """log E exp(H(t)), (F,); +inf where it diverges."""
@@ -233,9 +238,9 @@ class TiltedLaw:
 
 
 def join_laws(parts: Sequence[tuple[Array, TiltedLaw]], size: int) -> TiltedLaw:
-    """The laws of `size` functions from parts of them, each with the functions its laws are of.
+    """The laws of `size` functions from parts (functions, laws of these functions).
 
-    Where several are of one function, on intervals of their own, their masses add up.
+    Several laws of one function, on intervals of their own, are added up by their masses.
     """
     rows = np.concatenate([np.zeros(0, dtype=int), *(where for where, _ in parts)])
     laws = [law for _, law in parts]
@@ -261,7 +266,7 @@ def join_laws(parts: Sequence[tuple[Array, TiltedLaw]], size: int) -> TiltedLaw:
 
 
 def infinite_laws(size: int, rank: int = 1) -> TiltedLaw:
-    """Laws that have no mass to normalise by."""
+    """Laws without points and with log mass +inf, for functions whose integral diverges."""
     nothing = np.zeros(0)
     return TiltedLaw(np.full(size, np.inf), nothing.astype(int), np.zeros((0, rank)), nothing)
 
@@ -291,8 +296,9 @@ def integrate_segments(
 ) -> TiltedLaw:
     """The laws of functions that are a_kp + b_kp t on [low_kp, high_kp], all of shape (K, P).
 
-    A point stands for each interval that carries mass; one with low >= high is empty. Where rows
-    are parts of a whole, given by its number (K,), what counts is the mass of that.
+    The law has one point for each interval that carries mass: its mean. An interval with
+    low >= high is empty. whole (K,): rows with one number are parts of one function, and an
+    interval is left out if it is negligible for that function.
     """
     whole = np.arange(len(a)) if whole is None else whole
     owner, piece = np.nonzero(_carries_mass(a + 0.5 * b**2, low - b, high - b, whole))
@@ -305,7 +311,7 @@ def integrate_segments(
 
 
 def _carries_mass(top: Array, low: Array, high: Array, whole: Array) -> Array:
-    """A mask (K, P) of intervals that matter to the sum of exp(top) P(t in it) over a whole.
+    """A mask (K, P) of intervals that are not negligible in sum_p exp(top_p) P(t in interval p).
 
     With u the distance of the interval from 0 and h its length, its probability lies between
     exp(-u^2/2 - 2.5) min(h, 1/(1 + u)) and exp(-u^2/2).

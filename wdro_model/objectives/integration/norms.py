@@ -5,12 +5,13 @@ With a = l/eps and r the Euclidean length of a (weighted) move,
     exp(-a r) = int_0^inf a/(2 sqrt(pi)) u^(-3/2) exp(-a^2/(4u)) exp(-u r^2) du,
 
 so that E exp(f/eps - a r) is a mixture of integrals M(u) = E exp(f/eps - u r^2) with squared costs,
-which do not depend on l. Sample by sample they are summed over panels of log u, in which the
-mixture is analytic; where some sample has a narrow peak its panels are halved. Under these weights
+which do not depend on l. The integral over log u, in which the integrand is analytic, is a Gauss
+rule on panels, for each sample; panels are halved where a sample has a narrow peak. Under the
+weights of the mixture
 
     E r = E [2 u/a E_u r^2],   E r^2 = E [E_u r^2],
 
-and the gradient in x is the average of the inner ones.
+and the gradient in x is the average of the gradients at fixed u.
 """
 
 from __future__ import annotations
@@ -42,19 +43,19 @@ class Tolerances:
     """Limits of the sum over panels of log u; logarithms count from the largest value."""
 
     widest: float = 4.0
-    """The width of the panels that are tried first."""
+    """Width of the first panels, in log u."""
     most_halvings: int = 24
     """The number of times that a panel may be halved."""
     most_panels: int = 300
-    """Panels that are tried, either way."""
+    """Panels that are added at most at either end of the first ones."""
     log_cut: float = 40.0
     """Panels so far below the largest value are left out."""
     coefficient: float = 1e-6
-    """The share of the mass up to which the last coefficients of a panel may go."""
+    """Largest sum of the last Legendre coefficients of a resolved panel, as a share of the mass."""
     least_share: float = 1e-9
-    """A smaller share of the mass asks for nothing."""
+    """Shares of the mass below this are neglected."""
     least_cost: float = 1e-10
-    """A dual variable under which the cost of the reference is this share of eps counts as 0."""
+    """Cost of a typical move of the reference, over eps, below which the dual counts as 0."""
 
 
 LIMITS = Tolerances()
@@ -62,7 +63,7 @@ NODES, WEIGHTS = np.polynomial.legendre.leggauss(10)
 LAST_COEFFICIENTS = (
     WEIGHTS[:, None] * np.polynomial.legendre.legvander(NODES, 9)[:, -2:] * np.array([8.5, 9.5])
 )
-"""The last coefficients of a function in Legendre polynomials, from its values at the nodes."""
+"""Matrix from values at the nodes to the last two Legendre coefficients."""
 
 
 def squared_twin(model: RobustModel) -> RobustModel:
@@ -100,7 +101,7 @@ class EuclideanMixture(Integration):
 
 @dataclass(frozen=True)
 class NodeWeights:
-    """The mixture at one dual variable."""
+    """The mixture over u at one dual variable: J nodes, weighted for each of K samples."""
 
     rate: float
     """a."""
@@ -111,12 +112,12 @@ class NodeWeights:
     shares: Array
     """The weights of the nodes in each sample, (J, K), of sum one over J."""
     log_mass: Array
-    """(K,)"""
+    """log E exp(f/eps - a r), (K,)."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """An interval of log u, and the integrals with squared costs at its nodes."""
+    """The interval [index, index + 1] * widest/2^level of log u, and M(u) at its nodes."""
 
     level: int
     index: int
@@ -133,7 +134,7 @@ class Panel:
 
     @property
     def halves(self) -> list[tuple[int, int]]:
-        """Levels and indices of the two panels that it may be split into."""
+        """(level, index) of the two halves of the panel."""
         return [(self.level + 1, 2 * self.index), (self.level + 1, 2 * self.index + 1)]
 
     def exponents(self, rate: float) -> Array:
@@ -145,7 +146,7 @@ class Panel:
 
 
 class EuclideanSlice(Slice):
-    """mean_k phi_k at one x: integrals with squared costs are kept from one dual to the next."""
+    """mean_k phi_k at one x; integrals with squared costs serve all dual variables."""
 
     def __init__(self, rule: EuclideanMixture, inner: SampleSlice, shares: SampleShares) -> None:
         self._rule, self._inner, self._shares = rule, inner, shares
@@ -216,7 +217,7 @@ class EuclideanSlice(Slice):
             panels = [panel for parts in split for panel in parts]
 
     def _scan(self, rate: float) -> list[Panel]:
-        """Panels of log u from where all samples have little mass to where they have little."""
+        """First panels of log u, extended at both ends until no sample has mass there."""
         ends = (2 * np.log(rate) - np.log(6.0), -2 * np.log(self._rule.unit))
         low, high = (int(np.floor(end / LIMITS.widest)) for end in (min(ends), max(ends)))
         panels = [self._integrate_panel(0, i) for i in range(low, high + 1)]
@@ -247,7 +248,7 @@ class EuclideanSlice(Slice):
 def rough_panels(error: Array, mass: Array, width: Array) -> Array:
     """A mask of panels to be halved: unresolved ones, and wide ones beside narrow ones with mass.
 
-    A peak at the end of a panel may lie in the next one, whose nodes are too far off to see it.
+    A peak at the end of a panel may lie in the next one, whose nodes are too far apart for it.
     """
     rough = error > LIMITS.coefficient
     heavy = mass > LIMITS.least_share

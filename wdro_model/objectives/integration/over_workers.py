@@ -1,8 +1,8 @@
 """The inner integral over samples whose blocks lie on the workers of a Dask cluster.
 
 The mean of phi_k and its derivatives are sums over blocks. Each worker integrates over the blocks
-that it holds; x and the dual variable travel to it, a few numbers come back. A worker that dies
-costs the blocks that it held: Dask makes them again, elsewhere.
+that it holds: it receives x and the dual variable, and returns a few numbers. If a worker dies,
+Dask makes its blocks again on another worker.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from wdro_model.uncertainty.samples import SampleShares
 
 Build = Callable[[RobustModel], Integration]
 MOST_BLOCKS = 32
-"""Blocks whose integrals a worker keeps ready."""
+"""Blocks whose integrals a worker keeps in memory, at most."""
 BLOCKS: OrderedDict[tuple[str, int], BlockIntegral] = OrderedDict()
-"""On a worker: the integrals of its blocks, those used last at the end."""
+"""Cache on a worker: the integrals of its blocks, the least recently used one first."""
 
 
 class OverWorkers(Integration):
-    """A strategy without draws, applied to each block where it lies."""
+    """A strategy without draws, made by `build` for each block on the worker that holds it."""
 
     def __init__(self, model: RobustModel, build: Build, client: Any) -> None:
         self._here = build(model.on_samples(np.arange(min(model.size, 2))))
@@ -42,7 +42,7 @@ class OverWorkers(Integration):
         self._sizes = np.array([len(one) for one in samples])
         self._starts = np.concatenate([[0], np.cumsum(self._sizes)])
         self._place = np.argsort(np.concatenate(samples))
-        """The place of each sample, counted through the blocks."""
+        """The position of each sample in the concatenation of all blocks."""
         p = model.joint.probabilities
         self._weights: list[Any] = [None] * len(samples)
         """The probabilities of the samples of each block, on its worker."""
@@ -54,7 +54,7 @@ class OverWorkers(Integration):
     def slice(
         self, x: Array, samples: Array, stream: Stream, shares: SampleShares | None = None
     ) -> Slice:
-        """The slice over all samples, or over a batch, which is looked up in the blocks."""
+        """The slice over all samples, or over a batch whose samples are looked up in the blocks."""
         if shares is None and len(samples) == self._starts[-1]:
             return SliceOverWorkers(self, x, [BlockSamples() for _ in self._sizes])
         places, parts = self._place[samples], []
@@ -94,7 +94,7 @@ class BlockSamples:
 
 
 class SliceOverWorkers(Slice):
-    """l -> mean_k phi_k(x, l), summed up over the blocks in their order."""
+    """l -> mean_k phi_k(x, l), summed over the blocks in their order."""
 
     def __init__(self, rule: OverWorkers, x: Array, parts: list[BlockSamples]) -> None:
         self._rule, self._x, self._parts = rule, np.array(x), parts
@@ -109,7 +109,7 @@ class SliceOverWorkers(Slice):
 
 # ------------------------------------------------------------------ on a worker
 class BlockIntegral:
-    """The integrals over one block, and the last slice of it."""
+    """The integrals over one block, with its last slice as a cache."""
 
     def __init__(self, rule: Integration, size: int, weights: Array | None) -> None:
         self.rule, self.size, self.weights = rule, size, weights
@@ -117,7 +117,7 @@ class BlockIntegral:
         self._slice: Slice | None = None
 
     def slice(self, x: Array, part: BlockSamples) -> Slice:
-        """The slice over some samples; the last one serves again at the same decision."""
+        """The slice over some samples; cached for the same decision and samples."""
         key = (x.tobytes(), b"" if part.rows is None else part.rows.tobytes())
         if self._slice is None or key != self._key or part.shares is not None:
             samples = np.arange(self.size) if part.rows is None else part.rows
@@ -126,7 +126,7 @@ class BlockIntegral:
         return self._slice
 
     def mass(self, part: BlockSamples) -> float:
-        """The weight of some samples beside those of other blocks: number or probability."""
+        """The weight of some samples relative to other blocks: their number or probability."""
         if part.shares is not None:
             return part.shares.mass
         if self.weights is not None:
@@ -164,14 +164,14 @@ def block_mean(
 
 # ------------------------------------------------------------------ models that travel
 class _Unpickler(pickle.Unpickler):
-    """Reads what was left behind as None."""
+    """An unpickler that puts None in the place of the samples that `dumped` left out."""
 
     def persistent_load(self, name: str) -> None:
         return None
 
 
 def dumped(given: Any, model: RobustModel) -> bytes:
-    """Something that holds a model, as bytes, without the samples of its parameters."""
+    """An object that contains a model, pickled without the samples of the parameters."""
     held = [(p.samples, p.stored, p.probabilities) for p in model.joint.parameters]
     left = {id(part) for some in held for part in some if part is not None}
 
@@ -185,12 +185,12 @@ def dumped(given: Any, model: RobustModel) -> bytes:
 
 
 def without_data(model: RobustModel) -> RobustModel:
-    """The model with one sample in place of all, to be sent."""
+    """The model with one sample in place of all, small enough to be sent to workers."""
     return with_data(model, np.array(model.rows[:1]))
 
 
 def with_data(model: RobustModel, rows: Array, probabilities: Array | None = None) -> RobustModel:
-    """The model on other rows, its cost as it was bound to all of them."""
+    """The model on other rows; its cost stays the one bound to all samples."""
     joint = model.joint.with_rows(rows, probabilities)
     loss = FlatLoss(model.loss.loss, model.loss.layout, joint)
     return replace(model, loss=loss, joint=joint, memory=Memory())

@@ -462,10 +462,7 @@ class Rejection:
         return good
 
     def _reference_mass(self, k: int, tries: int) -> tuple[float, float]:
-        """log of the mass of the reference inside the support, for one sample, and its variance.
-
-        Computed once.
-        """
+        """log mass of the reference in the support of sample k, and its variance; computed once."""
         if not self.frame.coupled:
             return 0.0, 0.0
         if (k, tries) not in self._log_masses:
@@ -515,10 +512,7 @@ def softmax(logs: Array, axis: int) -> Array:
 
 
 def fit_mixture(proposals: Mixture, target: Tilt, samples: Array, reference: Component) -> Mixture:
-    """A mixture of `proposals` at several spreads, with maximum likelihood shares.
-
-    Pilot draws, weighted to follow the target, serve as the data of the fit.
-    """
+    """A mixture at several spreads, with maximum likelihood shares on weighted pilot draws."""
     if all(isinstance(one, FullComponent) for one in proposals.components):
         fit = fit_covariances(proposals, PilotDraws.draw(proposals, target, samples, reference))
         wider = (fit.scaled(factor) for factor in LIMITS.tail_factors)

@@ -69,10 +69,7 @@ class PieceLines:
 def piece_lines(
     pieces: tuple[FlatLoss, ...], x: Array, row: Array, frame: Frame
 ) -> PieceLines | None:
-    """Slopes and constants of the pieces at a decision, evaluated at one scenario (d,) `row`.
-
-    None without pieces.
-    """
+    """The pieces at a decision, evaluated at one scenario `row` (d,); None without pieces."""
     if not pieces:
         return None
     at_row = [piece(x, row[None]) for piece in pieces]
@@ -168,10 +165,7 @@ class Tilt(Target):
     def _without_loss(
         self, owners: Array, moves: Array, rows: Array, slopes: bool, exact: bool
     ) -> tuple[Array, Array]:
-        """-l c/eps - sum y^2/(2 sigma^2) at the moves, and its gradients.
-
-        For a quadratic cost both terms are one: -sum y^2/(2 v).
-        """
+        """-l c/eps - sum y^2/(2 sigma^2) at the moves, and its gradients."""
         spread = self.frame.spread if self._variance is None else self._variance
         values = -0.5 * (moves**2 / spread).sum(axis=1)
         gradients = -moves / spread
@@ -208,14 +202,12 @@ class Tilt(Target):
         return np.where(np.isfinite(low), low, -room), np.where(np.isfinite(high), high, room)
 
     def within_walls(self, owners: Array, moves: Array) -> Array:
-        """The moves, brought back into the polyhedra."""
         deviation = np.sqrt(np.broadcast_to(self.variance(owners, moves), moves.shape))
         return self.frame.within_walls(owners, moves, deviation)
 
     def wall_contacts(
         self, owners: Array, moves: Array, slopes: Array, deviation: Array
     ) -> tuple[Array, Array]:
-        """Precisions and steps of the decay away from walls; see `Frame`."""
         return self.frame.wall_contacts(owners, moves, slopes, deviation)
 
     def starts(self, owners: Array) -> list[Array]:

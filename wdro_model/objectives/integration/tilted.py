@@ -392,10 +392,7 @@ def search_missed_modes(
     reference: Component,
     generator: np.random.Generator,
 ) -> MissedMass:
-    """Search from random places for mass that the mixtures of these samples do not cover.
-
-    known: the mixtures; target: the log densities h_k of the samples `owners` (K,).
-    """
+    """Search from random places for mass that the mixtures `known` of these samples miss."""
     size, r, rows = len(owners), target.dimension, np.arange(len(owners))
 
     def heights(moves: Array) -> Array:
@@ -514,10 +511,7 @@ class Gaussian(SampledIntegration):
         return Draws(self._buffer[: len(samples) * count], costs)
 
     def audit(self, diagnostics: Diagnostics, x: Array, dual: float) -> Diagnostics:
-        """The diagnostics, with the difference from `Tilted` on some samples as an error.
-
-        The difference counts if it is too large for the standard errors of both estimates.
-        """
+        """The diagnostics; a significant difference from `Tilted` on some samples is an error."""
         rows = spaced_indices(self.joint.size, EFFORT.audited_samples)
         other = Tilted(self.model, replace(self.scales, draws=EFFORT.audit_draws))
         values, errors = [], []

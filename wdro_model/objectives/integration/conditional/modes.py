@@ -285,7 +285,7 @@ def refuse_growth(target: Marginal, samples: Array) -> None:
             moves[:, :, i] = sign * deviation * OUTWARDS
             owners = np.repeat(free, len(OUTWARDS))
             h = target.values(owners, moves.reshape(len(owners), -1)).reshape(moves.shape[:2])
-            # Beyond some distance nothing of h is left but rounding: the last steps before tell.
+            # Far out h is rounding error alone: its last two reliable values tell if it rises.
             defined = np.cumprod(np.abs(np.nan_to_num(h, nan=np.inf)) < LIMITS.largest, axis=1).sum(
                 axis=1
             )
@@ -389,7 +389,7 @@ def _modes(
 
 
 def _precision(modes: Modes) -> Array:
-    """-Hess h as the Gaussians have it, (P, r, r)."""
+    """The precisions of the Gaussians around the modes, (P, r, r)."""
     inner = np.einsum("pji,pj,pjk->pik", modes.basis, modes.scales**-2.0, modes.basis)
     return inner / (modes.deviation[:, :, None] * modes.deviation[:, None, :])
 

@@ -234,7 +234,7 @@ class NodeTracker:
         return placed, new_modes(self._divided(samples)[0], placed)
 
     def lacks_nodes(self, dual: float, samples: Array) -> bool:
-        """Has a mode of these samples come to count that has no nodes?"""
+        """True if some mode of these samples matters at this dual and has no nodes."""
         modes = self.modes_at(dual)
         if modes is None or self._nodes is None:
             return False

@@ -28,11 +28,11 @@ class Tolerances:
     """Limits of the integrals on nodes."""
 
     least: float = 1e-300
-    """The least mass of a mode, and the least cost."""
+    """Lower bound of the mass of a mode and of its mean cost, to divide by."""
     least_variation: float = 1e-12
-    """The least ratio of variance and mean of the costs around a mode."""
+    """Lower bound of variance / mean of the costs around a mode."""
     least_growth: float = 0.1
-    """The least 1 + d v/c: below, the dual is too far away for a gamma law to tell the cost."""
+    """Lower bound of 1 + d v/c: below, the dual is too far away for the gamma distribution."""
     roughness: float = 8.0
     """A density is not resolved if its integral changes with the step by this multiple of the
     change for a normal density. If it is larger, fewer samples are left to cells."""
@@ -47,13 +47,13 @@ LIMITS = Tolerances()
 
 @dataclass(frozen=True)
 class CostForecast:
-    """The mean transport cost at other duals, by gamma laws of the cost around each mode.
+    """The mean transport cost at other duals, with a gamma distribution of the cost at each mode.
 
-    A sample with a mode near by and another one at the edge of its support moves from the one to
-    the other while the dual changes by less than a percent: the cost falls in steps, between which
-    its slope says nothing of the next one. The masses of the modes do. Weighted by exp(-d cost), a
-    gamma law with mean c and variance v has the mass (1 + d v/c)^(-c^2/v) and the mean
-    c/(1 + d v/c); d is the change of the dual over epsilon.
+    A sample with a mode nearby and another one at the edge of its support moves from the one to the
+    other while the dual changes by less than a percent: the cost falls in steps, and its slope
+    between two steps does not predict the next one. The masses of the modes do. Weighted by
+    exp(-d cost), a gamma distribution with mean c and variance v has the mass
+    (1 + d v/c)^(-c^2/v) and the mean c/(1 + d v/c); d is the change of the dual over epsilon.
     """
 
     dual: float
@@ -124,7 +124,7 @@ class ConditionalSlice(Slice):
             self._known = infinite(tracker.dual)
 
     def _divide(self) -> None:
-        """Leave the samples to cells that no grid around their modes resolves."""
+        """Leave the samples that no grid around their modes resolves to cells."""
         hard = self._tracker.unresolved[self._given]
         self._samples, left = self._given[~hard], self._given[hard]
         self._own = self._shares.subset(np.flatnonzero(~hard))
@@ -136,7 +136,6 @@ class ConditionalSlice(Slice):
         self._evaluate()
 
     def _evaluate(self) -> None:
-        """Evaluate the loss on the nodes."""
         split, nodes = self._split, self._nodes
         new = np.diff(nodes.owners, prepend=-1) != 0
         self._first, self._sample = np.flatnonzero(new), np.cumsum(new) - 1
@@ -212,7 +211,7 @@ class ConditionalSlice(Slice):
         return self._known
 
     def _integrated(self, dual: float) -> Weighted:
-        """The integrals on the nodes as they are."""
+        """The integrals on the present nodes, which are not moved."""
         epsilon, block = self._split.epsilon, self._split.block
         exponent = (self._values - dual * self._costs) / epsilon + self._nodes.log_weights
         cost, spread = self._costs.copy(), np.zeros(exponent.shape)
@@ -295,7 +294,7 @@ class ConditionalSlice(Slice):
     def _mean_gradient(self, x: Array, weighted: Weighted) -> Array:
         """The gradient at x under a distribution on the nodes, over the slice's own samples."""
         gradient = np.zeros(self._split.loss.dimension)
-        # Backwards: what the loss computed for the last part may still be known to it.
+        # In reverse order: the loss may still have the evaluation of the last part in its cache.
         for part, loss, inner in reversed([*zip(self._parts, self._losses, weighted.inner)]):
             weights = self._own.subset(self._sample[part]).times(weighted.weights[part])
             gradient += loss.gradient(x, inner, weights)
@@ -338,7 +337,7 @@ class ConditionalSlice(Slice):
 
     # -------------------------------------------------------------- are densities resolved?
     def _uncovered(self, weights: Array) -> Array:
-        """Samples that the nodes fail, by the moments of the weights (P, S) in their scores."""
+        """Samples whose density the nodes do not cover, by moments of the weights (P, S)."""
         grid, scores, first = self._tracker.grid, self._nodes.scores, self._first
         r = scores.shape[1]
         if r == 0:

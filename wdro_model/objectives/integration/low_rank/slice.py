@@ -118,7 +118,7 @@ class LowRank(Integration):
 
 
 class Part:
-    """Some samples and their forms u (K, q) at one decision."""
+    """A chunk of samples with their forms u (K, q) at one decision."""
 
     def __init__(
         self, rule: LowRank, x: Array, group: Grouped, u: Array, shares: SampleShares
@@ -143,7 +143,7 @@ class Part:
 
     @cached_property
     def _compact(self) -> Array:
-        """Slopes in few coordinates, which do where all weigh the same."""
+        """The slopes in as few coordinates as their rank; enough if all lambda_i are equal."""
         return compact(self.whitened())
 
     def projection(self, duals: Array) -> Projection:
@@ -162,7 +162,7 @@ class Part:
         return Outer(rule.structure, self._x, rule.epsilon, np.tile(constants, (count, 1)))
 
     def integrated(self, duals: Array) -> PartIntegral:
-        """The integrals at some duals: of all samples at the first one, then at the next."""
+        """The integrals at some duals, ordered by dual, then by sample."""
         outer, u = self.outer(len(duals)), np.tile(self.u, (len(duals), 1))
         projected = self.projection(duals).select(self.group.member, len(duals))
         return PartIntegral(self, u, outer, projected, tilted_law(outer, u, projected.forms))
@@ -170,7 +170,7 @@ class Part:
 
 @dataclass(frozen=True)
 class PartIntegral:
-    """The integrals of some samples, or at the places of a table of them."""
+    """The integrals of a part, at its samples or at the places of its table."""
 
     part: Part
     u: Array
@@ -232,7 +232,6 @@ class LowRankSlice(SampleSlice):
 
     @cached_property
     def _table_part(self) -> Part:
-        """All samples, for a table."""
         group = self._rule.groups.group_samples(self._samples)
         part = Part(self._rule, self._x, group, self._u, self._shares)
         part.whitened(keep=True)
@@ -254,7 +253,7 @@ class LowRankSlice(SampleSlice):
         gradient, size = np.zeros(len(self._x)), len(self._samples)
         for integral in self._integrals(dual):
             shares = integral.part.shares.array
-            if integral.table is not None:  # the places know what they stand for
+            if integral.table is not None:  # the table's counts hold the shares of the samples
                 shares = np.full(len(integral.u), 1.0 / size)
             gradient += self._gradient(integral, np.array([dual]), shares)
         return gradient
@@ -276,7 +275,7 @@ class LowRankSlice(SampleSlice):
         return 0.5 * float(np.log(v).sum())
 
     def _tabulated(self, dual: float) -> PartIntegral | None:
-        """All samples by a table in the form; None where one does not pay."""
+        """The integrals of all samples by a table in the form; None if it does not pay."""
         part = self._table_part
         projected = part.projection(np.array([dual]))
         self._tabulates = projected.forms.shape[-1] == 1

@@ -92,7 +92,6 @@ class FormTable:
 
     @property
     def _blocks(self) -> list[slice]:
-        """The samples in blocks."""
         starts = range(0, len(self.u), SAMPLE_BLOCK)
         return [slice(start, start + SAMPLE_BLOCK) for start in starts]
 
@@ -114,7 +113,7 @@ class FormTable:
 
     @cached_property
     def counts(self) -> Array:
-        """c, (J,): the number of samples that a place stands for, of either sign."""
+        """c = P' m, (J,): the weight of each place in a sum over samples; it may be negative."""
         counts = np.zeros(len(self.places))
         for block in self._blocks:
             columns, weights = self._interpolation(block)

@@ -168,7 +168,6 @@ class SeparableSlice(SampleSlice):
         return INFINITE if np.isposinf(value) else DualPoint(value, -cost, np.nan)
 
     def by_sample(self, duals: Array) -> tuple[Array, Array]:
-        """phi_k and the mean cost of each sample, (J, K) twice."""
         results = [self._along_lines(float(dual)) for dual in duals]
         value, cost = (np.stack(part) for part in zip(*results))
         for part in self._joint:
@@ -189,7 +188,6 @@ class SeparableSlice(SampleSlice):
         return self._affine + self._still + rule.epsilon * log_mass, cost
 
     def mixed_gradient(self, duals: Array, shares: Array) -> Array:
-        """sum_jk shares_jk grad_x phi_k(x, l_j), for shares (J, K)."""
         parts = [self._weighted(float(dual), share) for dual, share in zip(duals, shares)]
         return np.sum(parts, axis=0)
 
@@ -276,7 +274,6 @@ class SeparableSlice(SampleSlice):
     def _tilted(
         self, dual: float, lines: Array, law_of: Callable[[LinesAtDual, Sides], TiltedLaw]
     ) -> TiltedTerms:
-        """Some lines at a dual variable."""
         rule, along = self._rule, self._lines_at(lines, dual)
         sides = along.sides(None if rule.squared else rule.rates(lines, dual))
         law = law_of(along, sides)
