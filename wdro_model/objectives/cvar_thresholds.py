@@ -1,8 +1,8 @@
 """An objective of the decision and of thresholds, as a function of the decision alone.
 
-The thresholds of CVaRs are free, and enter convexly: at each decision they are minimised out, and
-the gradient in the decision is that at the minimum (the envelope theorem). First-order solvers then
-see thresholds that do not count, whatever their value in the flat decision.
+The thresholds t of CVaRs, min_t t + E max(loss - t, 0)/(1 - level), are free and enter convexly. At
+each decision they are minimised out, and the gradient in the decision is that at the minimum (the
+envelope theorem). For first-order solvers the thresholds in the flat decision have no effect.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ class Tolerances:
     gain: float = 1e-6
     """Gain of a Newton step, in units of epsilon, below which none is taken."""
     flat: float = 1e-6
-    """Share of the value by which thresholds within reach may still lower it, by the tangents. With
-    1e-5 the values are too rough for the line search of the decision, which then creeps."""
+    """Relative gain of thresholds within reach, by the tangents, below which the search ends. With
+    1e-5 the values are too rough for the line search of the decision."""
     stride: float = 4.0
-    """The first step along a line stays within reach; the next are so many times as long."""
+    """Factor from one step along a line to the next; the first one stays within reach."""
     slope_left: float = 0.5
-    """Share of the slope that is left at the end of a search along a line."""
+    """Share of the first slope below which a line search ends."""
     descent: float = 1e-4
     """Share of the first slope that a step across a kink has to gain."""
     gain_left: float = 0.1
-    """Share of `flat` that is left to be gained along a line at its end."""
+    """Share of `flat` below which the gain left along a line ends its search."""
     rounding: float = 1e-9
     """Relative change of a slope that says nothing about the curvature."""
     line_evaluations: int = 40
@@ -49,7 +49,7 @@ TOLERANCES = Tolerances()
 
 
 def at_quantiles(model: Model, x: Array, rows: Array | None = None) -> Array:
-    """The decision with the thresholds that are best for the samples themselves.
+    """The decision with its thresholds at the quantiles of the samples, where they are best.
 
     rows: data of equal weight in place of the samples.
     """
@@ -62,7 +62,7 @@ def at_quantiles(model: Model, x: Array, rows: Array | None = None) -> Array:
 
 
 def risk_on(model: Model, x: Array, rows: Array, weights: Array | None = None) -> float:
-    """The loss of a decision, risk measures included, where these rows are the data.
+    """The risk of a decision on these rows as the data, CVaRs included.
 
     weights: of the rows, (B,); equal ones by default.
     """
@@ -82,7 +82,7 @@ def threshold_coordinates(model: Model) -> Array:
 
 
 def without_slope(point: Point, where: Array) -> Point:
-    """The point with no slope in the thresholds, over which it is a minimum."""
+    """The point with gradient 0 in the thresholds, which are at their minimum."""
     gradient = np.array(point.gradient)
     gradient[where] = 0.0
     return replace(point, gradient=gradient)
@@ -110,18 +110,18 @@ class EmpiricalTails:
 
 
 class LeastThresholds:
-    """A smoothed objective, minimised over the thresholds; all else is that of the objective.
+    """A smoothed objective, minimised over the thresholds; other attributes are those of `inner`.
 
-    The search begins at the last best thresholds, moved along with the quantiles of the samples;
-    the curvature is kept from one decision to the next. The bound on how far the minimum may be
-    below is added to the residual of the dual variable, and so to the gap.
+    The search starts from the last best thresholds, shifted like the quantiles of the samples, with
+    the curvature of the last decision. The bound on the distance to the minimum value is added
+    to the residual of the dual variable, and so to the gap.
     """
 
     def __init__(self, inner: Any, model: Model) -> None:
         self.inner, self.model = inner, model
         self.where = threshold_coordinates(model)
         self._last: tuple[Array, Array, Array] | None = None
-        """Best thresholds, less the quantiles of the samples; inverse curvature; and reach."""
+        """Best thresholds minus the quantiles of the samples, inverse curvature, and reach."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -174,7 +174,7 @@ class ThresholdMinimum:
     inverse: Array
     """The inverse curvature there, (K, K)."""
     reach: Array
-    """Distance of the minimum from thresholds that were evaluated, at most, (K,)."""
+    """Bound on the distance of the minimum from evaluated thresholds, (K,)."""
     residual: float
     """Bound on the value's excess over the minimum."""
 
@@ -197,11 +197,11 @@ def minimise_thresholds(
 ) -> ThresholdMinimum:
     """Minimise a convex function of a few thresholds from its slopes.
 
-    BFGS steps end when another would gain next to nothing, and the slope is so small that by the
-    tangent no thresholds within reach are much better. Where there are kinks or noise, the search
-    goes on at the minimum of all tangents that were seen, which also tells how far down it may go.
+    BFGS steps end when another step would gain next to nothing, and the tangent says that no
+    thresholds within reach are much better. At kinks or with noise the search goes on at the
+    minimum of all tangents (a cutting plane step), which is also a lower bound of the minimum.
 
-    scale: values that differ by less are the same, epsilon.
+    scale: epsilon; values that differ by less count as equal.
     """
     tangents: list[Tangent] = []
 
@@ -222,7 +222,7 @@ def minimise_thresholds(
         else:
             step *= float(np.min(reach / np.maximum(np.abs(step), 1e-300)))
         goes_on = gain > TOLERANCES.gain * scale and len(tangents) <= TOLERANCES.evaluations
-        # Steps from one side of a kink to the other creep: the next one goes by the tangents.
+        # BFGS steps across a kink make little progress: the next step is a cutting plane step.
         there = search_line(look, here, step, flat) if goes_on and not at_kink else None
         reach = np.maximum(reach, 2 * np.max([np.abs(seen.t - t) for seen in tangents], axis=0))
         if there is None:
@@ -248,9 +248,9 @@ def minimise_thresholds(
 def search_line(
     look: Callable[[Array], Tangent], here: Tangent, step: Array, flat: float
 ) -> Tangent | None:
-    """A point along a step downhill where the slope is much less, or the value beyond a kink.
+    """A point along a descent step with a much smaller slope, or a lower one beyond a kink.
 
-    None where the tangents leave less than `flat` to be gained along the line.
+    None if by the tangents less than `flat` can be gained along the line.
     """
     down = -float(here.slope @ step)
     low, high, share = (0.0, -down), (np.inf, np.inf), 1.0
@@ -296,7 +296,7 @@ def minimise_tangents(
 
 
 def update_inverse(inverse: Array, step: Array, change: Array) -> Array:
-    """The inverse curvature that takes a change of the slope to the step that made it: BFGS."""
+    """The BFGS update of the inverse curvature, which maps `change` of the slope to `step`."""
     rate = 1.0 / (change @ step)
     keep = np.eye(len(step)) - rate * np.outer(step, change)
     return keep @ inverse @ keep.T + rate * np.outer(step, step)

@@ -1,7 +1,8 @@
 """The dual variable of the transport budget, minimised exactly at one decision.
 
-For smoothed objectives, whose transport cost is continuous in the dual. That of exact ones jumps at
-the minimum, and both sides of the jump are wanted: `exact.adversary` halves its bracket.
+This search is for smoothed objectives, whose transport cost is continuous in the dual. The cost of
+exact objectives jumps at the minimum, and both sides of the jump are needed: `exact.adversary` has
+a bisection of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 Costs = Callable[[float], float]
-"""Transport costs by duals."""
+"""A map from the dual variable to the transport cost."""
 
 
 @dataclass(frozen=True)
@@ -24,15 +25,15 @@ class Tolerances:
     """Relative error of the root of the transport cost that is enough without a curvature: the
     value is flat at its minimum."""
     infinite_dual: float = 1e30
-    """Duals so many times the first guess (or one) are taken for infinite."""
+    """Multiple of the first guess (or of one) from which duals count as infinite."""
     expected_range: float = 1.5
-    """Factor of the dual up to which expected transport costs are asked for."""
+    """Factor of the dual within which the model of the transport cost is used."""
     seen_range: float = 1.01
-    """Factor of the dual within which expected costs overrule an end of the bracket."""
+    """Factor of the dual within which the model overrules an end of the bracket."""
     most_misses: int = 4
-    """Roots that were expected where there are none, after which costs are no longer asked for."""
+    """Roots of the model that were wrong, after which the model is no longer used."""
     slow_newton: float = 0.1
-    """Share of the residual that a Newton step leaves at most, or its curvature is not trusted."""
+    """Share of the last residual above which a Newton step has failed: a secant step follows."""
     closed: float = 1e-12
     """Relative width at which a bracket is closed, at least."""
 
@@ -48,8 +49,8 @@ class DualPoint:
     slope: float
     curvature: float
     expected_costs: Callable[[], Costs | None] = lambda: None
-    """A model of the transport cost at duals nearby, exact at this one, made when it is asked for;
-    None where the curvature tells as much."""
+    """A function that makes a model of the transport cost at duals nearby, exact at this one. The
+    model is None if it would say no more than the curvature."""
 
 
 @dataclass(frozen=True)
@@ -135,8 +136,8 @@ def minimise_dual(
                 elif bracket.low == 0.0 and np.isinf(bracket.low_value):
                     trial = min(trial, dual / 4)
                 elif residual * before[1] > 0 or abs(residual) > 0.5 * earlier:
-                    # A stretch of equal costs, along which steps would creep, or a steep fall
-                    # between two of them, from one to the other of which they would jump.
+                    # The cost is nearly constant here, and steps are tiny, or it falls steeply
+                    # between two such stretches, and steps jump from one to the other.
                     trial = bracket.middle()
         earlier = np.inf if before is None else abs(before[1])
         before = (dual, residual)
@@ -212,7 +213,7 @@ class Bracket:
         return float(np.sqrt(self.low * self.high)) if self.low > 0 else self.high / 16
 
     def next(self, dual: float, value: float, slope: float) -> float:
-        """The next point to look at, from the last one with its value and slope (NaN: unknown)."""
+        """The next dual to evaluate, from the last one with its value and slope (NaN: unknown)."""
         with np.errstate(over="ignore", invalid="ignore"):
             newton = dual - np.float64(value) / slope if slope > 0 else np.nan
         if np.isinf(self.high):

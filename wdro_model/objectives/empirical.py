@@ -53,7 +53,7 @@ class Empirical:
         return sum(float(shares @ self.loss.values(x, rows)) for rows, shares in batches)
 
     def fixed_adversary_gradient(self, x: Array) -> Callable[[Array], Array]:
-        """Gradients at other decisions: nobody moves the data."""
+        """Gradients at other decisions: the data stays where it is."""
         return lambda y: self._mean(y, self.rows, self.shares).gradient
 
     def estimate(
@@ -70,7 +70,7 @@ class Empirical:
         return Point(value, gradient)
 
     def _batches(self, rows: Array, shares: SampleShares) -> Iterator[tuple[Array, Array]]:
-        """Rows and shares of some samples after others."""
+        """Rows and shares of the samples, batch by batch."""
         step = max(1, BATCH_ENTRIES // max(1, rows.shape[1]))
         for start in range(0, len(rows), step):
             some = slice(start, start + step)
@@ -114,7 +114,7 @@ class Program:
 
     @classmethod
     def if_convex(cls, expression: Any, constraints: tuple[Any, ...] = ()) -> Program | None:
-        """The program, or None where CVXPY does not see that it is convex, or cannot write it."""
+        """The program; None if CVXPY cannot verify that it is convex, or cannot canonicalize it."""
         if not isinstance(constraints, list | tuple):
             raise TypeError(
                 f"constraints must be a list or tuple, got one {type(constraints).__name__}; write "
@@ -130,9 +130,9 @@ class Program:
 
 
 def empirical_program(model: Model, count: int | None = None) -> Program | None:
-    """mean_k f(x, xi_k) as a CVXPY program, or None where there is none that CVXPY solves.
+    """mean_k f(x, xi_k) as a CVXPY program; None if there is none that CVXPY solves.
 
-    count: the number of samples for which it is to be written; that of the model by default.
+    count: the number of samples that decides whether copies are allowed; by default the model's.
     """
     if model.expression is None:
         return None

@@ -2,10 +2,10 @@
 
 To first order the budget adds r G to the mean loss, r being the distance of the ball and G the root
 mean square of |grad_xi f(x, xi_k)| in the dual norm of the cost. That is all for a loss affine in
-the data. Others may be flat at the samples and steep farther out, as a logistic loss is that
-separates the data, and a support may end before the budget does. So each sample looks along its
-steepest move at several distances, inside the support, and the budget goes to the moves that are
-worth it:
+the data. Other losses may be flat at the samples and steep farther out, as the logistic loss of a
+decision that separates the data, and a support may end before the budget is spent. So the loss is
+evaluated along the steepest move of each sample at several distances, inside the support, and the
+budget is spent on the moves with the largest gain:
 
     max over shares q_kj >= 0 of mean_k sum_j q_kj gain_kj,   sum_j q_kj <= 1,
     mean_k sum_j q_kj cost_kj <= radius.
@@ -38,7 +38,7 @@ class Limits:
     """Effort of the measurements."""
 
     samples: int = 200
-    """Samples that are looked at, at most."""
+    """Samples whose slopes and moves are evaluated, at most."""
     entries: int = 2**20
     """Entries of moved data that exist at once."""
     together: int = 2**17
@@ -53,11 +53,13 @@ DISTANCES = 2.0 ** (np.arange(-8, 33) / 4)
 
 
 def adversary_gain(model: RobustModel, x: Array) -> float:
-    """The budget's addition to the mean loss of a decision: to first order, or more if a move is
-    seen that gains more."""
+    """The gain of the mean loss that the budget buys at a decision.
+
+    The first-order value, or the gain of the moves that were evaluated if that is more.
+    """
     joint, cost = model.joint, model.cost
     count = max(1, min(LIMITS.samples, LIMITS.entries // max(1, joint.dimension)))
-    # The slope of an affine loss is one for all samples, and their mean has the mean room to move.
+    # All samples have the same slope if the loss is affine: the mean sample stands for all.
     some = slice(None, None, -(-joint.size // count))
     rows = model.mean_row if model.affine_in_data else joint.matrix[some]
     mean = SampleShares.full(1).total if model.affine_in_data else joint.shares_of(some).total
@@ -107,7 +109,7 @@ def steepest_moves(model: RobustModel, x: Array, rows: Array, slopes: Array, ord
 
 
 def move_gains(model: RobustModel, x: Array, rows: Array, moves: Array) -> tuple[Array, Array]:
-    """Gains and costs (K, J) of moves at all distances; (0, 0) where there is nothing to gain."""
+    """Gains and costs (K, J) of moves at all distances; (0, 0) for a move without a gain."""
     here = model.loss.values(x, rows)
     gains, costs = np.zeros((2, len(rows), len(DISTANCES)))
     several = max(1, LIMITS.together // rows.size)
@@ -137,7 +139,7 @@ def move_gains(model: RobustModel, x: Array, rows: Array, moves: Array) -> tuple
 def affordable_gain(
     gains: Array, costs: Array, radius: float, mean: Callable[[Array], Any]
 ) -> float:
-    """The largest mean gain at a mean cost of at most the radius, by the price of the budget."""
+    """The largest mean gain at a mean cost of at most the radius, by bisection on the price."""
     low, high = 0.0, float(np.divide(gains, costs, out=np.zeros_like(gains), where=costs > 0).max())
     samples = np.arange(len(gains))
 

@@ -20,19 +20,19 @@ class Tolerances:
     """Accuracies at which integrals and draws are made again."""
 
     dual_change: float = 0.1
-    """Relative change of the dual since nodes were placed that may explain an error."""
+    """Relative change of the dual since nodes were placed above which they may be misplaced."""
     node_error: float = 1e-5
-    """Standard error, in units of epsilon, above which nodes are then placed again."""
+    """Standard error, in units of epsilon, above which such nodes are placed again."""
     contradiction: float = 0.02
-    """Lift of a tangent over a value, in units of epsilon, that asks for a search which recalls the
-    modes that others have seen."""
+    """Excess of a tangent over a value, in units of epsilon, above which the search for modes is
+    repeated from the modes of other dual variables (`Integration.recalls`)."""
     noise: float = 4.0
-    """Standard errors up to which such a lift may be noise."""
+    """Standard errors up to which such an excess may be noise."""
     transport_cost: float = 1e-5
-    """Relative error of the transport cost at which the dual of moving draws is settled; a bracket
-    is closed at its square."""
+    """Relative error of the transport cost at which the search for the dual of moving draws ends; a
+    bracket is closed at its square."""
     rounds: int = 60
-    """Dual variables at which draws are moved along, at most."""
+    """Dual variables in one search with moving draws, at most."""
 
 
 TOLERANCES = Tolerances()
@@ -61,8 +61,8 @@ def check_minimum(minimum: DualMinimum) -> DualMinimum:
 
 
 def value_scale(epsilon: float, radius: float, dual: float | None) -> float:
-    """The size that relative gaps refer to where values are smaller: epsilon, or about what the
-    ball adds to the mean loss, dual * radius, if that is more."""
+    """The least scale of relative gaps: epsilon, or dual * radius if that is more, which is about
+    what the ball adds to the mean loss."""
     return max(epsilon, radius * (dual or 0.0))
 
 
@@ -91,7 +91,7 @@ class Smoothed:
         self.probabilities = probabilities
         """Probabilities by which a batch is drawn; None for equal ones."""
         self.noise = 0.0
-        """Relative error of the values, by which those of neighbours may differ."""
+        """Relative error of the values, by which values at close decisions may differ."""
         self.minimum: DualMinimum | None = None
         """The last minimum over the dual."""
         self._last: tuple[Array, Slice, float] | None = None
@@ -99,7 +99,7 @@ class Smoothed:
 
     @property
     def scale(self) -> float:
-        """The size that relative gaps refer to where values are smaller, at the last dual."""
+        """The least scale of relative gaps, at the last dual."""
         return value_scale(self.epsilon, self.radius, self.minimum.dual if self.minimum else None)
 
     @property
@@ -121,9 +121,9 @@ class Smoothed:
         return point
 
     def _is_misplaced(self, inner: Slice, point: Point) -> bool:
-        """Is the error large because nodes were placed for a dual that was far from this one?
+        """True if the error is large and the nodes were placed for a dual far from this one.
 
-        The strategy knows this one now, and places them anew for it.
+        They must then be placed again, for the dual of `point`.
         """
         guess = inner.guess
         if guess is None or point.dual is None or point.diagnostics is None:
@@ -132,16 +132,15 @@ class Smoothed:
         return moved and point.diagnostics.standard_error > TOLERANCES.node_error * self.epsilon
 
     def fixed_adversary_gradient(self, x: Array) -> Callable[[Array], Array] | None:
-        """Gradients at other decisions, the adversary held at its distribution for x.
+        """Gradients at other decisions, with the adversary held at its distribution for x.
 
-        None where that is not known: the strategy does not say, or x is not the decision that was
-        evaluated last.
+        None if the strategy does not offer them, or x is not the decision that was evaluated last.
         """
         inner, dual = self._evaluated_at(x)
         return None if inner is None else inner.fixed_adversary_gradient(dual)
 
     def replying_adversary_gradient(self, x: Array) -> Callable[[Array], Array] | None:
-        """Gradients at decisions close to x, to which adversary and dual reply; None as above."""
+        """Gradients at decisions near x, with adversary and dual chosen anew; None as above."""
         inner, dual = self._evaluated_at(x)
         return None if inner is None else inner.replying_adversary_gradient(dual)
 
@@ -214,11 +213,11 @@ class Smoothed:
 
 
 class Moving(Smoothed):
-    """F with draws that move along: proposals are made for each decision and its dual.
+    """F with proposals that are made anew for each decision and its dual (`Integration.adapts`).
 
-    Draws made for one decision say little about another that is a percent away, where epsilon is
-    small. The random numbers behind the draws stay fixed, so that F remains one function of x and
-    the dual up to the Monte Carlo error.
+    For small epsilon, draws made for one decision say little about another that is a percent away.
+    The random numbers behind the draws stay fixed, so that F remains one function of x and the dual
+    up to the Monte Carlo error.
     """
 
     def evaluate(self, x: Array, dual: float | None = None) -> Point:
@@ -238,10 +237,10 @@ class Moving(Smoothed):
         )
 
     def _minimise(self, x: Array, start: float | None) -> tuple[DualMinimum, float]:
-        """The dual at x over all samples, the proposals moving with it, and a measure of doubt.
+        """The minimum over the dual at x, with proposals anew at each dual, and its tangent lift.
 
-        The measure is how far values on the way contradict convexity. Draws that miss a mode at one
-        dual and not at another do.
+        The lift says how far the values contradict convexity in the dual, as they do if the draws
+        miss a mode at one dual and find it at another.
         """
         samples, rule = np.arange(self.size), self.integration
         while True:
@@ -270,7 +269,10 @@ class Moving(Smoothed):
 
 
 def tangent_lift(seen: list[tuple[float, DualPoint]], dual: float) -> float:
-    """The largest lift of a tangent over another value, within a factor 2 of the dual."""
+    """The largest excess of a tangent over another value, within a factor 2 of the dual.
+
+    The tangents of a convex function lie below its values: a positive excess contradicts convexity.
+    """
     near = np.array(
         [
             (other, point.value, point.slope)
