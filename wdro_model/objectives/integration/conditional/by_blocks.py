@@ -141,7 +141,7 @@ class Conditional(Integration):
         )
 
     def _first_tracker(self, x: Array) -> NodeTracker:
-        """The modes where the easier strategy ended, or the solve before, or where they may be."""
+        """A tracker from the modes of the surrogate or of an earlier solve, else without modes."""
         known = (self._easier.findings() if self._easier is not None else None) or self._known
         if known is not None:
             return NodeTracker.continued(self.split, self.grid, known)
@@ -171,7 +171,7 @@ class Conditional(Integration):
 
 
 def conditional_refusal(model: RobustModel) -> str | None:
-    """Why conditional integration does not apply to a model; None if it does."""
+    """Reason why conditional integration does not apply to a model; None if it does."""
     if model.expression is None:
         return "the loss is a function, whose structure is not known"
     if not (model.cost.is_quadratic and model.cost.is_separable):

@@ -47,7 +47,7 @@ class Tolerances:
     window: float = 30.0
     """Modes so far below the highest one of their sample get no nodes."""
     counting: float = 12.0
-    """Modes less far below it must have nodes: these are made anew where they lack."""
+    """Modes less far below the highest one must have nodes: nodes that are missing are added."""
     dual_ahead: float = 0.02
     """Relative change of the dual within which modes that may come into the window have nodes:
     without them, nodes are made again at every step of the search for the dual (8 times as many
@@ -61,9 +61,9 @@ class Tolerances:
     at_rest: float = 0.4
     """Modes that an ascent would move by less stay where they are, and so do their nodes."""
     runaway: float = 2.0**14
-    """An ascent that goes so far has no end."""
+    """Distance of an ascent beyond which the density counts as unbounded."""
     largest: float = 1e15
-    """A log density of this size has no digits left."""
+    """Size of a log density from which rounding leaves no correct digits."""
     precision_range: tuple[float, float] = (0.08, 400.0)
     """Precisions of the Gaussian around a mode: bounded where h is flat or convex."""
     dual_change: float = 0.005

@@ -99,7 +99,7 @@ class LinesAtDual:
 
 @dataclass(frozen=True)
 class Sides:
-    """Intervals on which the cost that is not in the reference is affine."""
+    """The lines cut at the sample, so that a cost of distances is affine on each interval."""
 
     rows: Array
     """The function that each interval is of, (F,)."""
@@ -373,7 +373,7 @@ class Separable(Integration):
         deviation = np.broadcast_to(np.asarray(sigma, dtype=float), (model.joint.dimension,))
         self.weights = model.cost.coordinate_weights[where]
         self.squared = model.cost.is_quadratic
-        """Is the cost one of squares? Else it is one of distances."""
+        """True for a squared cost, False for a cost of distances."""
         self.spread = deviation[where] ** 2
         self.lower, self.upper = (side[where] for side in box_of(model.joint))
         self.reach = np.zeros(model.joint.dimension)

@@ -62,7 +62,7 @@ class Separation:
 
     affine: Stacked
     common: bool
-    """Are the slopes of the affine part the same for all samples?"""
+    """True if the slopes of the affine part are the same for all samples."""
     coordinates: Array
     """The coordinate of the data that each line moves, (D,); terms may see it or not."""
     blocks: tuple[Block, ...]
@@ -73,11 +73,11 @@ class Separation:
     still: Stacked
     """The sum of the terms that see no moving coordinate."""
     held: bool
-    """Does some term see data that never moves, so that it differs from sample to sample?"""
+    """True if some term sees data that never moves, and so differs from sample to sample."""
     joint: tuple[RobustModel, ...]
     """For each group of several coordinates, the affine part and its terms, the rest held."""
     one_term: bool
-    """Does no line have more than one term?"""
+    """True if no line has more than one term."""
     kinds: Array
     """How each line is integrated, (D,)."""
     curvatures: Array
@@ -103,7 +103,7 @@ class _Grouping:
 
 
 def separable_refusal(model: RobustModel) -> str | None:
-    """Why the strategy does not apply; None if it does."""
+    """Reason why the strategy does not apply to a model; None if it does."""
     if model.expression is None:
         return "the loss is a callable: how it sees the data is not known"
     quadratic = model.cost.is_quadratic
@@ -259,7 +259,7 @@ def _block(expression: Any, line: Array, degrees: Degrees) -> Block:
 
 
 def _kinds(blocks: list[Block], count: int) -> Array:
-    """A line is of the first kind that all its terms are of."""
+    """The kind of each line: piecewise or quadratic if all its terms are, else smooth, (D,)."""
     bent, curved = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
     for block in blocks:
         bent[block.line] |= not block.pieces
