@@ -2,11 +2,62 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import cvxpy as cp
 import numpy as np
 import pytest
 
 import wdro_model as wdro
+
+FOLDER = Path(__file__).parent
+SLOW = {
+    "benchmarks/test_random_models",
+    "demo/test_stories",
+    "estimators/test_estimators",
+    "evaluation/test_guarantee",
+    "evaluation/test_radius",
+    "evaluation/test_radius_dask",
+    "evaluation/test_random_reports",
+    "evaluation/test_rounding",
+    "evaluation/test_worst_case_random",
+    "model/test_infeasible_risks",
+    "model/test_risk_objectives",
+    "objectives/test_battery",
+    "objectives/test_battery_solves",
+    "objectives/test_cells",
+    "objectives/test_certificates",
+    "objectives/test_conditional",
+    "objectives/test_conditional_kinks",
+    "objectives/test_exact_attacks",
+    "objectives/test_exact_brute_force",
+    "objectives/test_exact_properties",
+    "objectives/test_far_pieces",
+    "objectives/test_lines",
+    "objectives/test_low_rank",
+    "objectives/test_norm_costs",
+    "objectives/test_thresholds",
+    "package/test_documents",
+    "package/test_imports",
+    "package/test_memory",
+    "package/test_notebooks",
+    "package/test_site",
+    "paper/test_resuming",
+    "sets/test_every_set",
+    "solve/test_probabilities",
+    "solve/test_rescaling",
+    "solve/test_stored_samples",
+    "solvers/test_integer",
+    "testing/test_extending",
+}
+"""Modules that take most of the time of a full run; `make quick` leaves them out."""
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        module = item.path.relative_to(FOLDER).with_suffix("").as_posix()
+        if module in SLOW:
+            item.add_marker("slow")
 
 
 @pytest.fixture
