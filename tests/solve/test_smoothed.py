@@ -235,3 +235,18 @@ def test_label_with_infinite_weight_keeps_its_value(rng):
     assert labelled.solve(method="smoothed") == pytest.approx(
         plain.solve(method="smoothed"), rel=3e-4
     )
+
+
+@pytest.mark.parametrize("seed", [3, 7, 11])
+def test_a_value_of_zero_is_no_obstacle(seed):
+    """A constant moves the value to zero; the gap then refers to what the ball adds to the mean."""
+    data = np.random.default_rng(seed).normal(0.04, 0.2, size=(20, 6))
+    x, constant = cp.Variable(6, nonneg=True), cp.Parameter(value=0.0)
+    returns = wdro.UncertainParameter(6, samples=data)
+    loss = -returns @ x + 4 * cp.square(returns @ x) + constant
+    problem = wdro.Problem(cp.Minimize(loss), [cp.sum(x) == 1], wdro.WassersteinBall(0.01))
+    constant.value = -problem.solve(method="smoothed")
+    assert problem.solve(method="smoothed") == pytest.approx(0.0, abs=1e-6)
+    assert problem.status == "optimal"
+    ball_adds = problem.solution.dual * 0.01
+    assert problem.solution.gap <= 1e-4 * max(problem.solution.epsilon, ball_adds)
